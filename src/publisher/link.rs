@@ -1,0 +1,398 @@
+//! Delivery to one router: at most one snapshot in flight, failures backed off, nothing queued.
+//!
+//! ```text
+//!                 snapshot out                Applied, NeedFull
+//!    ┌──────┐ ────────────────▶ ┌──────────┐ ─────────────────▶ Idle
+//!    │ Idle │                   │ InFlight │   refused, Superseded,
+//!    └──────┘ ◀── until passed  └──────────┘   mailbox error
+//!        ▲        and nothing        │  │ ─────────────────▶ ┌────────────┐ until passed
+//!        │        is left            │                       │ BackingOff │ ─────────────▶ InFlight
+//!        └───────────────────────────│────────────────────── └────────────┘
+//!                                    │ closed and not connected
+//!                                    └─────────────────▶ Lost (for ever)
+//! ```
+
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+use super::{
+    coalescer::{Coalescer, CoalescerCounts, SnapshotContent},
+    reports::{Report, Reports, WorkerSlot},
+};
+use crate::{
+    config::{Backoff, Coalescing},
+    metrics::WorkerRank,
+    snapshot::{LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind},
+};
+
+/// Names one attached router within its publisher; never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub(crate) u64);
+
+impl fmt::Display for LinkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What came back for a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// The router answered.
+    Answered(SnapshotAck),
+    /// The router refused, or its mailbox failed while it is still connected.
+    Failed,
+    /// The router is gone.
+    Gone,
+}
+
+/// Whether a snapshot can be sent, and if not, why not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkState {
+    /// Nothing is in flight.
+    Idle,
+    /// One snapshot is unacknowledged.
+    InFlight {
+        /// Its sequence.
+        sequence: u64,
+        /// When it was sent.
+        since: Instant,
+    },
+    /// The last delivery failed.
+    BackingOff {
+        /// When the next is tried.
+        until: Instant,
+    },
+    /// The router is gone and will not come back under this link.
+    Lost,
+}
+
+/// A [`Coalescer`] plus the state of delivery to its router.
+///
+/// Call protocol: tell it of changes with `handle_*`; then take what can be sent with
+/// [`poll_transmit`](Self::poll_transmit), hand what came back to [`handle_delivery`](Self::handle_delivery), and call
+/// again at [`poll_timeout`](Self::poll_timeout). After `poll_transmit` returned `None`, `poll_timeout` is `None` or
+/// later than that `now`.
+#[derive(Debug)]
+pub struct Link {
+    id: LinkId,
+    coalescer: Coalescer,
+    backoff: Backoff,
+    min_gap: Duration,
+    state: LinkState,
+    last_start: Option<Instant>,
+    acknowledged: Option<u64>,
+    failures_in_row: u32,
+    unpaced: bool,
+    arrived: u64,
+    silence_told: bool,
+    counts: LinkCounts,
+}
+
+/// Counters of one link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkCounts {
+    /// Snapshots sent.
+    pub snapshots: u64,
+    /// Full snapshots among them.
+    pub full: u64,
+    /// Snapshots sent after a backoff.
+    pub retries: u64,
+    /// Snapshots acknowledged.
+    pub acknowledged: u64,
+    /// Deliveries that failed.
+    pub failures: u64,
+    /// Oldest age of information that the last snapshot carried.
+    pub last_age: Duration,
+    /// Oldest age of information that any snapshot carried.
+    pub max_age: Duration,
+}
+
+impl Link {
+    /// A link to a router that has nothing yet.
+    pub fn new(id: LinkId, coalescing: Coalescing, backoff: Backoff, now: Instant) -> Self {
+        Self {
+            id,
+            coalescer: Coalescer::new(coalescing, now),
+            backoff,
+            min_gap: coalescing.min_gap(),
+            state: LinkState::Idle,
+            last_start: None,
+            acknowledged: None,
+            failures_in_row: 0,
+            unpaced: false,
+            arrived: 0,
+            silence_told: false,
+            counts: LinkCounts::default(),
+        }
+    }
+
+    /// Its name.
+    pub fn id(&self) -> LinkId {
+        self.id
+    }
+
+    /// Whether a snapshot can be sent.
+    pub fn state(&self) -> LinkState {
+        self.state
+    }
+
+    /// Counters of delivery.
+    pub fn counts(&self) -> LinkCounts {
+        self.counts
+    }
+
+    /// Counters of its windows.
+    pub fn coalescer_counts(&self) -> CoalescerCounts {
+        self.coalescer.counts()
+    }
+
+    /// Its windows.
+    pub fn coalescer(&self) -> &Coalescer {
+        &self.coalescer
+    }
+
+    /// The snapshot, counted from 1, whose acknowledgement means that all that is newest now has arrived.
+    pub fn goal(&self) -> u64 {
+        self.counts.snapshots + u64::from(self.coalescer.is_pending())
+    }
+
+    /// The newest snapshot, counted from 1, that the router acknowledged with all before it.
+    pub fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
+    /// Whether everything told so far has been acknowledged.
+    pub fn is_settled(&self) -> bool {
+        !self.is_in_flight() && (self.is_lost() || !self.coalescer.is_pending())
+    }
+
+    /// Whether the router is gone.
+    pub fn is_lost(&self) -> bool {
+        self.state == LinkState::Lost
+    }
+
+    /// Whether a snapshot is unacknowledged.
+    pub fn is_in_flight(&self) -> bool {
+        matches!(self.state, LinkState::InFlight { .. })
+    }
+
+    /// A worker's report differs from its report before.
+    pub fn handle_changed(&mut self, slot: WorkerSlot, report: &Report, now: Instant) {
+        if !self.is_lost() {
+            self.coalescer.handle_changed(slot, report, now);
+        }
+    }
+
+    /// A worker is known, or begins a new life, and has not reported yet.
+    pub fn handle_joined(&mut self, slot: WorkerSlot, report: &Report, now: Instant) {
+        if !self.is_lost() {
+            self.coalescer.handle_joined(slot, report, now);
+        }
+    }
+
+    /// The worker that was in `slot` left; `living` are left.
+    pub fn handle_left(&mut self, slot: WorkerSlot, worker: WorkerRank, living: usize) {
+        if !self.is_lost() {
+            self.coalescer.handle_left(slot, worker, living);
+        }
+    }
+
+    /// The router was attached again, perhaps with other windows: it gets everything.
+    pub fn handle_attached_again(&mut self, coalescing: Option<Coalescing>, now: Instant) {
+        if let Some(coalescing) = coalescing {
+            self.coalescer = Coalescer::new(coalescing, now);
+            self.min_gap = coalescing.min_gap();
+        }
+        self.coalescer.want_full();
+    }
+
+    /// Every open window is due now, and pacing is skipped once; backoff is not.
+    pub fn handle_flush(&mut self) {
+        self.coalescer.handle_flush();
+        self.unpaced = self.coalescer.is_pending();
+    }
+
+    /// Ends a backoff.
+    pub fn handle_retry_now(&mut self) {
+        if let LinkState::BackingOff { .. } = self.state {
+            self.state = LinkState::Idle;
+        }
+    }
+
+    /// What is in flight will never be acknowledged, and whether it arrives is unknown: the router gets everything.
+    pub fn handle_restart(&mut self) {
+        if self.is_in_flight() {
+            self.coalescer.handle_failed();
+            self.coalescer.want_full();
+            self.state = LinkState::Idle;
+        }
+    }
+
+    /// What came back for the snapshot `sequence`. `false`: nothing with that sequence is in flight, and it was ignored.
+    pub fn handle_delivery(&mut self, sequence: u64, delivery: Delivery, now: Instant) -> bool {
+        match self.state {
+            LinkState::InFlight { sequence: s, .. } if s == sequence => {}
+            _ => return false,
+        }
+        match delivery {
+            Delivery::Answered(SnapshotAck::Applied) => {
+                self.acknowledge(sequence);
+                self.arrived = self.counts.snapshots;
+                self.coalescer.handle_applied();
+            }
+            Delivery::Answered(SnapshotAck::NeedFull) if !self.coalescer.is_full_out() => {
+                self.acknowledge(sequence);
+                self.coalescer.handle_need_full();
+            }
+            Delivery::Answered(_) | Delivery::Failed => self.fail(now),
+            Delivery::Gone => self.lose(now),
+        }
+        true
+    }
+
+    /// When [`poll_transmit`](Self::poll_transmit) may have something; `None`: not before the next `handle_*`.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            LinkState::InFlight { .. } | LinkState::Lost => None,
+            LinkState::BackingOff { until } => Some(until),
+            LinkState::Idle => {
+                let first = self.coalescer.poll_timeout()?;
+                Some(match self.paced_until() {
+                    Some(paced) => first.max(paced),
+                    None => first,
+                })
+            }
+        }
+    }
+
+    /// The next snapshot, if one is due and may be sent. Takes its number from `sequence`.
+    pub fn poll_transmit(
+        &mut self,
+        publisher: PublisherId,
+        sequence: &mut u64,
+        reports: &Reports,
+        now: Instant,
+    ) -> Option<LoadSnapshot> {
+        match self.poll_timeout() {
+            Some(first) if first <= now => {}
+            Some(_) => return None,
+            None => {
+                self.tell_silence(now);
+                return None;
+            }
+        }
+        let retry = matches!(self.state, LinkState::BackingOff { .. });
+        self.state = LinkState::Idle;
+        if self.paced_until().is_some_and(|paced| paced > now) {
+            return None;
+        }
+        self.unpaced = false;
+        let content = self.coalescer.poll_snapshot(now, reports)?;
+        *sequence = sequence.saturating_add(1);
+        self.state = LinkState::InFlight {
+            sequence: *sequence,
+            since: now,
+        };
+        self.last_start = Some(now);
+        self.count(&content, retry);
+        let kind = match self.acknowledged {
+            Some(after) if !content.full => SnapshotKind::Delta { after },
+            _ => SnapshotKind::Full,
+        };
+        Some(LoadSnapshot {
+            publisher,
+            sequence: *sequence,
+            kind,
+            left: content.left,
+            workers: content.workers,
+        })
+    }
+
+    /// Everything open and in flight, for a router that will not be asked for an answer.
+    pub fn poll_last(
+        &mut self,
+        publisher: PublisherId,
+        sequence: &mut u64,
+        reports: &Reports,
+        now: Instant,
+    ) -> Option<LoadSnapshot> {
+        if self.is_lost() || self.is_settled() {
+            return None;
+        }
+        self.coalescer.handle_failed();
+        self.state = LinkState::Idle;
+        self.handle_flush();
+        self.poll_transmit(publisher, sequence, reports, now)
+    }
+
+    /// Until when pacing holds the next snapshot back.
+    fn paced_until(&self) -> Option<Instant> {
+        if self.unpaced || self.coalescer.is_urgent() {
+            return None;
+        }
+        let last_start = self.last_start?;
+        Some(later(last_start, self.min_gap))
+    }
+
+    fn acknowledge(&mut self, sequence: u64) {
+        self.acknowledged = Some(sequence);
+        self.failures_in_row = 0;
+        self.silence_told = false;
+        self.counts.acknowledged += 1;
+        self.state = LinkState::Idle;
+    }
+
+    fn fail(&mut self, now: Instant) {
+        self.counts.failures += 1;
+        self.failures_in_row = self.failures_in_row.saturating_add(1);
+        self.coalescer.handle_failed();
+        let until = later(now, self.backoff.delay(self.failures_in_row));
+        if self.failures_in_row == 1 {
+            tracing::warn!(link = %self.id, "a router refuses snapshots or fails: backing off");
+        }
+        self.state = LinkState::BackingOff { until };
+    }
+
+    fn lose(&mut self, now: Instant) {
+        self.counts.failures += 1;
+        tracing::warn!(link = %self.id, "a router is gone: nothing more is sent to it");
+        self.coalescer.handle_lost(now);
+        self.state = LinkState::Lost;
+    }
+
+    /// Warns once if the snapshot in flight has been unanswered for long.
+    fn tell_silence(&mut self, now: Instant) {
+        let LinkState::InFlight { since, .. } = self.state else {
+            return;
+        };
+        if !self.silence_told && now.saturating_duration_since(since) > SILENCE {
+            self.silence_told = true;
+            tracing::warn!(link = %self.id, "a router has not answered a snapshot for more than a second");
+        }
+    }
+
+    fn count(&mut self, content: &SnapshotContent, retry: bool) {
+        self.counts.snapshots += 1;
+        self.counts.full += u64::from(content.full);
+        self.counts.retries += u64::from(retry);
+        let ages = content.workers.iter().map(|load| load.age);
+        self.counts.last_age = ages.max().unwrap_or_default();
+        self.counts.max_age = self.counts.max_age.max(self.counts.last_age);
+    }
+}
+
+/// `after` past `from`, or so late that nobody will see it.
+fn later(from: Instant, after: Duration) -> Instant {
+    from.checked_add(after)
+        .unwrap_or_else(|| from + NOBODY_WAITS)
+}
+
+/// Without an answer for this long, a router is worth a warning.
+const SILENCE: Duration = Duration::from_secs(1);
+/// A hundred years; adding them to any clock reading is safe.
+const NOBODY_WAITS: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

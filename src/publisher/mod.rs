@@ -1,0 +1,522 @@
+//! The publisher: takes reports, coalesces them per attached router, and delivers them one snapshot at a time.
+
+use std::{
+    pin::Pin,
+    task::{Context as TaskContext, Poll},
+    time::Instant,
+};
+
+use actix::{
+    Actor, ActorFuture, AsyncContext, Context, Handler, MailboxError, Message, Recipient, Running,
+    Supervised, dev::RecipientRequest,
+};
+
+use crate::{
+    config::{Coalescing, PublisherConfig},
+    epoch,
+    metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
+    snapshot::{LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, SnapshotRejected, Ticket},
+    turns::Turns,
+};
+
+pub(crate) mod coalescer;
+pub(crate) mod flush;
+pub(crate) mod link;
+pub(crate) mod reporter;
+pub(crate) mod reports;
+mod slot;
+pub(crate) mod stats;
+pub(crate) mod timer;
+
+use self::{
+    flush::{FlushReport, Waiter},
+    link::{Delivery, Link, LinkId},
+    reports::{Reported, Reports, WorkerSlot},
+    stats::PublisherStats,
+    timer::DeadlineTimer,
+};
+
+/// A worker's load, by plain message. For reports every few milliseconds prefer a
+/// [`MetricsReporter`](crate::MetricsReporter): `do_send` has no bound, and this queues one message a report.
+#[derive(Debug, Clone)]
+pub struct MetricsChanged {
+    worker: WorkerRank,
+    metrics: ForwardPassMetrics,
+    admitted: Option<Ticket>,
+}
+
+impl MetricsChanged {
+    /// The worker's present load. Joins the worker's present life, or begins one.
+    pub fn new(worker: impl Into<WorkerRank>, metrics: ForwardPassMetrics) -> Self {
+        Self {
+            worker: worker.into(),
+            metrics,
+            admitted: None,
+        }
+    }
+
+    /// Adds a ticket that the worker has admitted, so that the router can settle its booking.
+    #[must_use]
+    pub fn admitted(mut self, ticket: Ticket) -> Self {
+        self.admitted = Some(ticket);
+        self
+    }
+}
+
+impl Message for MetricsChanged {
+    type Result = Result<(), InvalidMetrics>;
+}
+
+/// A worker is known and has not reported yet: routers may place requests on it. Does nothing if it is known already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerJoined {
+    /// The worker.
+    pub worker: WorkerRank,
+}
+
+impl Message for WorkerJoined {
+    type Result = ();
+}
+
+/// A worker left: its present life ends, and routers drop it at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerLeft {
+    /// The worker.
+    pub worker: WorkerRank,
+}
+
+impl Message for WorkerLeft {
+    type Result = ();
+}
+
+/// Attaches a router, or anything else that wants the load. It gets a full snapshot at once.
+///
+/// A recipient that is attached already keeps its [`LinkId`] and gets a full snapshot again.
+#[derive(Debug)]
+pub struct AttachRouter {
+    router: Recipient<LoadSnapshot>,
+    coalescing: Option<Coalescing>,
+}
+
+impl AttachRouter {
+    /// Attaches with the publisher's windows.
+    pub fn new(router: Recipient<LoadSnapshot>) -> Self {
+        Self {
+            router,
+            coalescing: None,
+        }
+    }
+
+    /// Gives this link windows of its own.
+    #[must_use]
+    pub fn coalescing(mut self, coalescing: Coalescing) -> Self {
+        self.coalescing = Some(coalescing);
+        self
+    }
+}
+
+impl Message for AttachRouter {
+    type Result = LinkId;
+}
+
+/// Detaches a router, which is told [`SnapshotKind::Closed`] so that it forgets this publisher's workers. Answers
+/// whether it was attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DetachRouter(pub LinkId);
+
+impl Message for DetachRouter {
+    type Result = bool;
+}
+
+/// Takes reports from workers and keeps every attached router up to date.
+#[derive(Debug)]
+pub struct PublisherActor {
+    id: PublisherId,
+    config: PublisherConfig,
+    reports: Reports,
+    attached: Vec<Attached>,
+    next_link: u64,
+    sequence: u64,
+    timer: DeadlineTimer,
+    acks_polled: bool,
+    turns: Turns,
+    waiters: Vec<Waiter>,
+    /// A shutdown has begun: nothing more is taken.
+    closing: bool,
+    /// A shutdown has ended, with this report.
+    shut: Option<FlushReport>,
+    counts: PublisherStats,
+}
+
+/// A router, its link, and the acknowledgement that is waited for.
+#[derive(Debug)]
+struct Attached {
+    link: Link,
+    router: Recipient<LoadSnapshot>,
+    ack: Option<Ack>,
+}
+
+struct Ack {
+    sequence: u64,
+    request: Pin<Box<RecipientRequest<LoadSnapshot>>>,
+}
+
+impl std::fmt::Debug for Ack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ack")
+            .field("sequence", &self.sequence)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PublisherActor {
+    /// A publisher that knows no worker and no router.
+    pub fn new(config: PublisherConfig) -> Self {
+        let incarnation = epoch::next();
+        Self {
+            id: PublisherId::new(config.id().unwrap_or(incarnation), incarnation),
+            config,
+            reports: Reports::new(),
+            attached: Vec::new(),
+            next_link: 0,
+            sequence: 0,
+            timer: DeadlineTimer::default(),
+            acks_polled: false,
+            turns: Turns::default(),
+            waiters: Vec::new(),
+            closing: false,
+            shut: None,
+            counts: PublisherStats::default(),
+        }
+    }
+
+    fn links(&self) -> impl Iterator<Item = &Link> {
+        self.attached.iter().map(|attached| &attached.link)
+    }
+
+    /// Begins the handling of a message: counts it towards this turn and reads the clock.
+    fn begin_message(&mut self, ctx: &mut Context<Self>) -> Instant {
+        self.turns.handle_message(ctx);
+        now()
+    }
+
+    /// Whether nothing more is taken; counts what is refused.
+    fn refuses(&mut self) -> bool {
+        self.counts.refused += u64::from(self.closing);
+        self.closing
+    }
+
+    /// Sends what is due and may be sent, answers who can be answered, and makes the timer fit the rest.
+    fn pump(&mut self, ctx: &mut Context<Self>, now: Instant) {
+        for attached in &mut self.attached {
+            let link = &mut attached.link;
+            let next = link.poll_transmit(self.id, &mut self.sequence, &self.reports, now);
+            let Some(snapshot) = next else {
+                continue;
+            };
+            tracing::debug!(link = %link.id(), sequence = snapshot.sequence, workers = snapshot.workers.len(), "snapshot");
+            attached.ack = Some(Ack {
+                sequence: snapshot.sequence,
+                request: Box::pin(attached.router.send(snapshot)),
+            });
+            if !self.acks_polled {
+                self.acks_polled = true;
+                ctx.spawn(PollAcks);
+            }
+        }
+        if !self.waiters.is_empty() {
+            self.answer_waiters(ctx, now);
+        }
+        let deadlines = self.waiters.iter().filter_map(Waiter::deadline);
+        let wanted = self
+            .attached
+            .iter()
+            .filter_map(|attached| attached.link.poll_timeout())
+            .chain(deadlines)
+            .min();
+        // A router on another arbiter may have answered already; then its ack wakes this actor.
+        self.timer.reconcile(ctx, now, wanted, Self::handle_timer);
+    }
+
+    fn handle_timer(&mut self, ctx: &mut Context<Self>, generation: u64) {
+        if self.timer.handle_fired(generation) {
+            self.pump(ctx, now());
+        }
+    }
+
+    fn handle_reported(&mut self, ctx: &mut Context<Self>, now: Instant, reported: Reported) {
+        self.counts.received += 1;
+        match reported {
+            Reported::Late => self.counts.late += 1,
+            Reported::Unchanged => self.counts.unchanged += 1,
+            Reported::Changed(slot) => {
+                self.counts.changed += 1;
+                if let Some(report) = self.reports.at(slot) {
+                    for attached in &mut self.attached {
+                        attached.link.handle_changed(slot, report, now);
+                    }
+                }
+            }
+        }
+        self.pump(ctx, now);
+    }
+
+    fn handle_joined(&mut self, ctx: &mut Context<Self>, now: Instant, slot: WorkerSlot) {
+        if let Some(report) = self.reports.at(slot) {
+            for attached in &mut self.attached {
+                attached.link.handle_joined(slot, report, now);
+            }
+        }
+        self.pump(ctx, now);
+    }
+
+    fn handle_left(
+        &mut self,
+        ctx: &mut Context<Self>,
+        now: Instant,
+        worker: WorkerRank,
+        slot: WorkerSlot,
+    ) {
+        let living = self.reports.len();
+        for attached in &mut self.attached {
+            attached.link.handle_left(slot, worker, living);
+        }
+        self.pump(ctx, now);
+    }
+
+    /// Polls the acknowledgement of every link, and sends on where one came.
+    fn poll_acks(&mut self, ctx: &mut Context<Self>, task: &mut TaskContext<'_>) -> Poll<()> {
+        loop {
+            let mut answered = false;
+            let mut waiting = false;
+            for attached in &mut self.attached {
+                let Some(ack) = &mut attached.ack else {
+                    continue;
+                };
+                let Poll::Ready(answer) = ack.request.as_mut().poll(task) else {
+                    waiting = true;
+                    continue;
+                };
+                let delivery = delivery(answer, attached.router.connected());
+                let fits = attached.link.handle_delivery(ack.sequence, delivery, now());
+                self.counts.stray_acks += u64::from(!fits);
+                attached.ack = None;
+                answered = true;
+            }
+            if answered {
+                self.pump(ctx, now());
+            } else if waiting {
+                return Poll::Pending;
+            } else {
+                self.acks_polled = false;
+                return Poll::Ready(());
+            }
+        }
+    }
+
+    /// Hands what is open and in flight to routers that will not be asked for an answer: the acknowledgements that
+    /// were waited for are about to be dropped, and actix skips a message whose sender has dropped its answer.
+    fn hand_over(&mut self) {
+        let now = now();
+        for attached in &mut self.attached {
+            if !attached.router.connected() {
+                continue;
+            }
+            let link = &mut attached.link;
+            let last = link.poll_last(self.id, &mut self.sequence, &self.reports, now);
+            if let Some(snapshot) = last {
+                attached.router.do_send(snapshot);
+            }
+            attached.ack = None;
+        }
+    }
+
+    fn closed(&mut self) -> LoadSnapshot {
+        self.sequence = self.sequence.saturating_add(1);
+        LoadSnapshot {
+            publisher: self.id,
+            sequence: self.sequence,
+            kind: SnapshotKind::Closed,
+            left: Vec::new(),
+            workers: Vec::new(),
+        }
+    }
+}
+
+impl Actor for PublisherActor {
+    type Context = Context<Self>;
+
+    fn stopping(&mut self, _: &mut Context<Self>) -> Running {
+        let torn_down = std::thread::panicking() || tokio::runtime::Handle::try_current().is_err();
+        if !torn_down {
+            self.hand_over();
+        }
+        Running::Stop
+    }
+}
+
+impl Supervised for PublisherActor {
+    /// Nothing is armed here: cancellations of the former life are still queued, and handle numbers start again.
+    fn restarting(&mut self, ctx: &mut Context<Self>) {
+        self.timer.handle_restart();
+        self.acks_polled = false;
+        for attached in &mut self.attached {
+            attached.ack = None;
+            attached.link.handle_restart();
+        }
+        ctx.address().do_send(Resume);
+    }
+}
+
+impl Drop for PublisherActor {
+    fn drop(&mut self) {
+        if self.shut.is_some() {
+            return;
+        }
+        let closed = self.closed();
+        for attached in &self.attached {
+            attached.router.do_send(closed.clone());
+        }
+    }
+}
+
+/// The one future that waits for the acknowledgements of all links.
+struct PollAcks;
+
+impl ActorFuture<PublisherActor> for PollAcks {
+    type Output = ();
+
+    fn poll(
+        self: Pin<&mut Self>,
+        publisher: &mut PublisherActor,
+        ctx: &mut Context<PublisherActor>,
+        task: &mut TaskContext<'_>,
+    ) -> Poll<()> {
+        publisher.poll_acks(ctx, task)
+    }
+}
+
+/// First message of a new life under a supervisor.
+struct Resume;
+
+impl Message for Resume {
+    type Result = ();
+}
+
+impl Handler<Resume> for PublisherActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Resume, ctx: &mut Context<Self>) {
+        self.pump(ctx, now());
+    }
+}
+
+impl Handler<MetricsChanged> for PublisherActor {
+    type Result = Result<(), InvalidMetrics>;
+
+    fn handle(&mut self, msg: MetricsChanged, ctx: &mut Context<Self>) -> Self::Result {
+        let now = self.begin_message(ctx);
+        if self.refuses() {
+            return Err(InvalidMetrics::ShuttingDown);
+        }
+        if let Err(error) = msg.metrics.check() {
+            self.counts.received += 1;
+            self.counts.rejected += 1;
+            return Err(error);
+        }
+        tracing::trace!(worker = %msg.worker, "report");
+        let reported = self
+            .reports
+            .handle_report(msg.worker, msg.metrics, msg.admitted);
+        self.handle_reported(ctx, now, reported);
+        Ok(())
+    }
+}
+
+impl Handler<WorkerJoined> for PublisherActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: WorkerJoined, ctx: &mut Context<Self>) {
+        let now = self.begin_message(ctx);
+        if self.refuses() {
+            return;
+        }
+        if let Some(slot) = self.reports.handle_joined(msg.worker) {
+            self.handle_joined(ctx, now, slot);
+        }
+    }
+}
+
+impl Handler<WorkerLeft> for PublisherActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: WorkerLeft, ctx: &mut Context<Self>) {
+        let now = self.begin_message(ctx);
+        if self.refuses() {
+            return;
+        }
+        if let Some(slot) = self.reports.handle_left(msg.worker) {
+            self.handle_left(ctx, now, msg.worker, slot);
+        }
+    }
+}
+
+impl Handler<AttachRouter> for PublisherActor {
+    type Result = actix::MessageResult<AttachRouter>;
+
+    fn handle(&mut self, msg: AttachRouter, ctx: &mut Context<Self>) -> Self::Result {
+        let now = self.begin_message(ctx);
+        let known = self
+            .attached
+            .iter_mut()
+            .find(|attached| attached.router == msg.router && !attached.link.is_lost());
+        if let Some(attached) = known {
+            attached.link.handle_attached_again(msg.coalescing, now);
+            let id = attached.link.id();
+            self.pump(ctx, now);
+            return actix::MessageResult(id);
+        }
+        self.next_link += 1;
+        let id = LinkId(self.next_link);
+        let coalescing = (msg.coalescing).unwrap_or_else(|| self.config.coalescing());
+        self.attached.push(Attached {
+            link: Link::new(id, coalescing, self.config.backoff(), now),
+            router: msg.router,
+            ack: None,
+        });
+        self.pump(ctx, now);
+        actix::MessageResult(id)
+    }
+}
+
+impl Handler<DetachRouter> for PublisherActor {
+    type Result = bool;
+
+    fn handle(&mut self, msg: DetachRouter, ctx: &mut Context<Self>) -> bool {
+        let now = self.begin_message(ctx);
+        let place = self.attached.iter().position(|a| a.link.id() == msg.0);
+        let Some(place) = place else {
+            return false;
+        };
+        let attached = self.attached.remove(place);
+        attached.router.do_send(self.closed());
+        self.pump(ctx, now);
+        true
+    }
+}
+
+/// The time by tokio's clock, which tests can pause.
+fn now() -> Instant {
+    actix::clock::Instant::now().into_std()
+}
+
+fn delivery(
+    answer: Result<Result<SnapshotAck, SnapshotRejected>, MailboxError>,
+    connected: bool,
+) -> Delivery {
+    match answer {
+        Ok(Ok(ack)) => Delivery::Answered(ack),
+        Err(_) if !connected => Delivery::Gone,
+        Ok(Err(_)) | Err(_) => Delivery::Failed,
+    }
+}

@@ -1,0 +1,199 @@
+//! A worker's handle for reporting: conflates before the mailbox.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use actix::{Addr, Context, Handler, Message};
+use thiserror::Error;
+
+use super::{
+    PublisherActor,
+    reports::{ReporterSlot, WaitingReport},
+    slot::{Offered, Slot},
+};
+use crate::{
+    epoch,
+    metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
+    snapshot::Ticket,
+};
+
+/// Reports the load of one worker rank, from any thread, as often as it likes.
+///
+/// - [`report`](Self::report) never blocks and never queues more than one message: the newest metrics wait in a slot
+///   until the publisher fetches them, and only the report that finds the slot empty sends a wake-up.
+/// - Making a reporter announces the worker (known, not yet reported) and begins a new life of it. A newer reporter for
+///   the same worker takes it over; the older one gets [`ReportError::LifeEnded`] from then on.
+/// - Dropping it, also by a panic of its owner, ends its own life only: routers drop the worker at once.
+/// - It keeps the publisher alive.
+///
+/// Versus [`MetricsChanged`](crate::MetricsChanged): that is one message a report, in the order of its sender, for
+/// workers that report seldom or from elsewhere.
+#[derive(Debug)]
+pub struct MetricsReporter {
+    slot: Arc<ReporterSlot>,
+    publisher: Addr<PublisherActor>,
+    rejected: AtomicU64,
+}
+
+/// Why a report was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// The metrics are refused; what was reported before stands.
+    #[error(transparent)]
+    Invalid(#[from] InvalidMetrics),
+    /// The publisher is gone.
+    #[error("the publisher is gone")]
+    PublisherGone,
+    /// A newer reporter took the worker over, or the worker was said to have left.
+    #[error("this life of the worker has ended")]
+    LifeEnded,
+}
+
+impl MetricsReporter {
+    /// Announces the worker and begins a life of it.
+    pub fn new(publisher: &Addr<PublisherActor>, worker: impl Into<WorkerRank>) -> Self {
+        let slot = Arc::new(ReporterSlot {
+            worker: worker.into(),
+            life: epoch::next(),
+            waiting: Slot::new(),
+        });
+        publisher.do_send(ReporterMade(slot.clone()));
+        Self {
+            slot,
+            publisher: publisher.clone(),
+            rejected: AtomicU64::new(0),
+        }
+    }
+
+    /// Whose load it reports.
+    pub fn worker(&self) -> WorkerRank {
+        self.slot.worker
+    }
+
+    /// The worker's present load.
+    ///
+    /// # Errors
+    ///
+    /// [`ReportError`] if the metrics are not finite, the publisher is gone, or this life of the worker has ended.
+    pub fn report(&self, metrics: ForwardPassMetrics) -> Result<(), ReportError> {
+        if let Err(error) = metrics.check() {
+            self.rejected.fetch_add(1, Ordering::Relaxed);
+            return Err(error.into());
+        }
+        self.offer(|waiting| waiting.metrics = Some(metrics))
+    }
+
+    /// The worker admitted the request booked under `ticket`, so routers can settle the booking. Goes with the next report
+    /// or, as a minor change, without one.
+    ///
+    /// # Errors
+    ///
+    /// [`ReportError`] if the publisher is gone or this life of the worker has ended.
+    pub fn admitted(&self, ticket: Ticket) -> Result<(), ReportError> {
+        self.offer(|waiting| waiting.admit(ticket))
+    }
+
+    /// Reports that were replaced in the slot before the publisher fetched them.
+    pub fn conflated(&self) -> u64 {
+        self.slot.waiting.conflated()
+    }
+
+    /// Reports refused because their metrics were not finite.
+    pub fn rejected(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
+    }
+
+    fn offer(&self, update: impl FnOnce(&mut WaitingReport)) -> Result<(), ReportError> {
+        if !self.publisher.connected() {
+            return Err(ReportError::PublisherGone);
+        }
+        match self.slot.waiting.offer(update) {
+            Offered::Conflated => Ok(()),
+            Offered::Closed => Err(ReportError::LifeEnded),
+            Offered::Wake => {
+                self.publisher.do_send(ReportWaiting(self.slot.clone()));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Drop for MetricsReporter {
+    fn drop(&mut self) {
+        self.publisher.do_send(ReporterLeft(self.slot.clone()));
+    }
+}
+
+impl WaitingReport {
+    /// Keeps the newest ticket of each router.
+    fn admit(&mut self, ticket: Ticket) {
+        match self.admitted.iter_mut().find(|t| t.router == ticket.router) {
+            Some(known) => *known = (*known).max(ticket),
+            None => self.admitted.push(ticket),
+        }
+    }
+}
+
+struct ReporterMade(Arc<ReporterSlot>);
+
+impl Message for ReporterMade {
+    type Result = ();
+}
+
+struct ReportWaiting(Arc<ReporterSlot>);
+
+impl Message for ReportWaiting {
+    type Result = ();
+}
+
+struct ReporterLeft(Arc<ReporterSlot>);
+
+impl Message for ReporterLeft {
+    type Result = ();
+}
+
+impl Handler<ReporterMade> for PublisherActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: ReporterMade, ctx: &mut Context<Self>) {
+        let now = self.begin_message(ctx);
+        if self.refuses() {
+            msg.0.waiting.close();
+            return;
+        }
+        if let Some(slot) = self.reports.handle_reporter(msg.0) {
+            self.handle_joined(ctx, now, slot);
+        }
+    }
+}
+
+impl Handler<ReportWaiting> for PublisherActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: ReportWaiting, ctx: &mut Context<Self>) {
+        let now = self.begin_message(ctx);
+        if self.refuses() {
+            msg.0.waiting.close();
+            return;
+        }
+        let reported = self.reports.handle_waiting(&msg.0);
+        self.handle_reported(ctx, now, reported);
+    }
+}
+
+impl Handler<ReporterLeft> for PublisherActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: ReporterLeft, ctx: &mut Context<Self>) {
+        let now = self.begin_message(ctx);
+        if self.refuses() {
+            return;
+        }
+        if let Some(slot) = self.reports.handle_reporter_left(&msg.0) {
+            self.handle_left(ctx, now, msg.0.worker, slot);
+        }
+    }
+}

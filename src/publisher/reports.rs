@@ -1,0 +1,385 @@
+//! The table of reports: newest metrics and life of every worker rank, one for all links.
+
+use std::{collections::HashMap, sync::Arc};
+
+use foldhash::fast::RandomState;
+
+use super::slot::Slot;
+use crate::{
+    epoch,
+    metrics::{ForwardPassMetrics, WorkerRank},
+    snapshot::Ticket,
+};
+
+/// Place of a living worker in the table; used again after it left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WorkerSlot(pub(crate) u32);
+
+/// Newest of one worker rank.
+#[derive(Debug, Clone)]
+pub struct Report {
+    pub(crate) worker: WorkerRank,
+    pub(crate) life: u64,
+    pub(crate) metrics: Option<ForwardPassMetrics>,
+    pub(crate) admitted: Admitted,
+    reporter: Option<Arc<ReporterSlot>>,
+}
+
+impl Report {
+    /// Whose report it is.
+    pub fn worker(&self) -> WorkerRank {
+        self.worker
+    }
+
+    /// Which life of the worker.
+    pub fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// Newest metrics; `None` before the first report of this life.
+    pub fn metrics(&self) -> Option<&ForwardPassMetrics> {
+        self.metrics.as_ref()
+    }
+}
+
+/// Newest admitted ticket of each router, and how often that changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    tickets: Vec<Ticket>,
+    pub(crate) version: u32,
+}
+
+impl Admitted {
+    /// Merges by maximum per router; whether it was news.
+    pub(crate) fn merge(&mut self, ticket: Ticket) -> bool {
+        match self.tickets.iter_mut().find(|t| t.router == ticket.router) {
+            Some(known) if known.number >= ticket.number => return false,
+            Some(known) => *known = ticket,
+            None => {
+                if self.tickets.len() == MAX_ROUTERS {
+                    self.tickets.sort_unstable();
+                    self.tickets.remove(0);
+                }
+                self.tickets.push(ticket);
+            }
+        }
+        self.version = self.version.wrapping_add(1);
+        true
+    }
+
+    pub(crate) fn merge_all(&mut self, tickets: &[Ticket]) -> bool {
+        tickets
+            .iter()
+            .fold(false, |news, ticket| self.merge(*ticket) || news)
+    }
+
+    pub(crate) fn tickets(&self) -> &[Ticket] {
+        &self.tickets
+    }
+}
+
+/// What a reporter and the publisher share: the report that waits, and whose it is.
+#[derive(Debug)]
+pub(crate) struct ReporterSlot {
+    pub(crate) worker: WorkerRank,
+    /// Drawn when the reporter was made; orders reporters of one worker.
+    pub(crate) life: u64,
+    pub(crate) waiting: Slot<WaitingReport>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct WaitingReport {
+    pub(crate) metrics: Option<ForwardPassMetrics>,
+    pub(crate) admitted: Vec<Ticket>,
+}
+
+/// What became of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reported {
+    /// It differs from the one before: the links must hear of it.
+    Changed(WorkerSlot),
+    /// It is the same again.
+    Unchanged,
+    /// It is of a life that has ended.
+    Late,
+}
+
+/// Newest report of every living worker rank.
+#[derive(Debug, Default)]
+pub struct Reports {
+    slots: HashMap<WorkerRank, WorkerSlot, RandomState>,
+    rows: Vec<Option<Report>>,
+    free: Vec<WorkerSlot>,
+}
+
+impl Reports {
+    /// An empty table.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Living workers.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether no worker lives.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// All living workers, in no meaningful but a repeatable order.
+    pub fn iter(&self) -> impl Iterator<Item = (WorkerSlot, &Report)> {
+        let rows = self.rows.iter().enumerate();
+        rows.filter_map(|(index, row)| Some((WorkerSlot(index as u32), row.as_ref()?)))
+    }
+
+    /// Newest of a living worker.
+    pub fn get(&self, worker: WorkerRank) -> Option<&Report> {
+        self.at(*self.slots.get(&worker)?)
+    }
+
+    /// Newest of the worker in `slot`.
+    pub fn at(&self, slot: WorkerSlot) -> Option<&Report> {
+        self.rows.get(slot.0 as usize)?.as_ref()
+    }
+
+    /// A plain report: joins the worker's present life, or begins one.
+    pub fn handle_report(
+        &mut self,
+        worker: WorkerRank,
+        metrics: ForwardPassMetrics,
+        admitted: Option<Ticket>,
+    ) -> Reported {
+        let slot = match self.slots.get(&worker) {
+            Some(slot) => *slot,
+            None => self.begin(worker, epoch::next(), None),
+        };
+        let Some(row) = &mut self.rows[slot.0 as usize] else {
+            return Reported::Late;
+        };
+        let news = admitted.is_some_and(|ticket| row.admitted.merge(ticket));
+        if row.metrics.as_ref() == Some(&metrics) {
+            return if news {
+                Reported::Changed(slot)
+            } else {
+                Reported::Unchanged
+            };
+        }
+        row.metrics = Some(metrics);
+        Reported::Changed(slot)
+    }
+
+    /// A worker is known and has not reported yet. `None` if it is known already.
+    pub fn handle_joined(&mut self, worker: WorkerRank) -> Option<WorkerSlot> {
+        (!self.slots.contains_key(&worker)).then(|| self.begin(worker, epoch::next(), None))
+    }
+
+    /// A worker left: its life ends. `None` if it is not known.
+    pub fn handle_left(&mut self, worker: WorkerRank) -> Option<WorkerSlot> {
+        let slot = self.slots.remove(&worker)?;
+        if let Some(reporter) = self.rows[slot.0 as usize].take().and_then(|r| r.reporter) {
+            reporter.waiting.close();
+        }
+        self.free.push(slot);
+        Some(slot)
+    }
+
+    /// A reporter was made: its life begins, unless a newer reporter has the worker. `None` if it came late.
+    pub(crate) fn handle_reporter(&mut self, reporter: Arc<ReporterSlot>) -> Option<WorkerSlot> {
+        let worker = reporter.worker;
+        let Some(slot) = self.slots.get(&worker).copied() else {
+            return Some(self.begin(worker, reporter.life, Some(reporter)));
+        };
+        let row = self.rows[slot.0 as usize].as_mut()?;
+        if let Some(present) = &row.reporter {
+            if present.life > reporter.life {
+                reporter.waiting.close();
+                return None;
+            }
+            present.waiting.close();
+        }
+        // A life that plain messages began after the reporter was made is over all the same.
+        row.life = if reporter.life > row.life {
+            reporter.life
+        } else {
+            epoch::next()
+        };
+        row.metrics = None;
+        row.admitted = Admitted::default();
+        row.reporter = Some(reporter);
+        Some(slot)
+    }
+
+    /// A reporter says that something waits in its slot.
+    pub(crate) fn handle_waiting(&mut self, reporter: &Arc<ReporterSlot>) -> Reported {
+        let waiting = reporter.waiting.take();
+        let Some((slot, row)) = self.row_of(reporter) else {
+            return Reported::Late;
+        };
+        let Some(waiting) = waiting else {
+            return Reported::Unchanged;
+        };
+        let mut changed = row.admitted.merge_all(&waiting.admitted);
+        if waiting.metrics.is_some() && waiting.metrics != row.metrics {
+            row.metrics = waiting.metrics;
+            changed = true;
+        }
+        if changed {
+            Reported::Changed(slot)
+        } else {
+            Reported::Unchanged
+        }
+    }
+
+    /// A reporter is gone: ends its own life only.
+    pub(crate) fn handle_reporter_left(
+        &mut self,
+        reporter: &Arc<ReporterSlot>,
+    ) -> Option<WorkerSlot> {
+        self.row_of(reporter)?;
+        self.handle_left(reporter.worker)
+    }
+
+    fn row_of(&mut self, reporter: &Arc<ReporterSlot>) -> Option<(WorkerSlot, &mut Report)> {
+        let slot = *self.slots.get(&reporter.worker)?;
+        let row = self.rows[slot.0 as usize].as_mut()?;
+        let present = row.reporter.as_ref()?;
+        Arc::ptr_eq(present, reporter).then_some((slot, row))
+    }
+
+    fn begin(
+        &mut self,
+        worker: WorkerRank,
+        life: u64,
+        reporter: Option<Arc<ReporterSlot>>,
+    ) -> WorkerSlot {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.rows.push(None);
+            WorkerSlot(self.rows.len() as u32 - 1)
+        });
+        self.rows[slot.0 as usize] = Some(Report {
+            worker,
+            life,
+            metrics: None,
+            admitted: Admitted::default(),
+            reporter,
+        });
+        self.slots.insert(worker, slot);
+        slot
+    }
+}
+
+/// Routers whose tickets a worker echoes at once. More than any worker serves; it bounds what hostile tickets can pile
+/// up, and the oldest router life goes first.
+const MAX_ROUTERS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const W: WorkerRank = WorkerRank::ZERO;
+
+    fn load(active: u64) -> ForwardPassMetrics {
+        ForwardPassMetrics::new(active, 100, 0)
+    }
+
+    fn reporter() -> Arc<ReporterSlot> {
+        Arc::new(ReporterSlot {
+            worker: W,
+            life: epoch::next(),
+            waiting: Slot::new(),
+        })
+    }
+
+    #[track_caller]
+    fn offer(reporter: &ReporterSlot, active: u64) {
+        reporter
+            .waiting
+            .offer(|waiting| waiting.metrics = Some(load(active)));
+    }
+
+    #[test]
+    fn a_plain_report_joins_the_present_life_or_begins_one() {
+        let mut reports = Reports::new();
+        assert!(matches!(
+            reports.handle_report(W, load(1), None),
+            Reported::Changed(_)
+        ));
+        let first = reports.get(W).unwrap().life;
+        assert_eq!(reports.handle_report(W, load(1), None), Reported::Unchanged);
+        assert!(matches!(
+            reports.handle_report(W, load(2), None),
+            Reported::Changed(_)
+        ));
+        assert_eq!(reports.get(W).unwrap().life, first);
+        assert!(reports.handle_left(W).is_some());
+        assert_eq!(reports.handle_left(W), None);
+        reports.handle_report(W, load(2), None);
+        assert!(reports.get(W).unwrap().life > first);
+        assert_eq!((reports.len(), reports.rows.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_newer_reporter_takes_the_worker_over_and_the_older_ones_reports_are_late() {
+        let mut reports = Reports::new();
+        let (older, newer) = (reporter(), reporter());
+        assert!(reports.handle_reporter(older.clone()).is_some());
+        offer(&older, 1);
+        assert!(reports.handle_reporter(newer.clone()).is_some());
+        assert_eq!(reports.get(W).unwrap().life, newer.life);
+        assert_eq!(reports.handle_waiting(&older), Reported::Late);
+        assert_eq!(reports.handle_reporter_left(&older), None);
+        assert_eq!(reports.get(W).unwrap().metrics, None);
+        offer(&newer, 2);
+        assert!(matches!(
+            reports.handle_waiting(&newer),
+            Reported::Changed(_)
+        ));
+        assert!(reports.handle_reporter_left(&newer).is_some());
+        assert!(reports.is_empty());
+    }
+
+    #[test]
+    fn an_older_reporter_announced_after_a_newer_one_is_late_and_closed() {
+        let mut reports = Reports::new();
+        let (older, newer) = (reporter(), reporter());
+        reports.handle_reporter(newer);
+        assert_eq!(reports.handle_reporter(older.clone()), None);
+        assert_eq!(
+            older.waiting.offer(|_| ()),
+            super::super::slot::Offered::Closed
+        );
+    }
+
+    #[test]
+    fn a_reporter_outranks_a_life_that_plain_messages_began() {
+        let mut reports = Reports::new();
+        let reporter = reporter();
+        reports.handle_report(W, load(1), None);
+        let plain = reports.get(W).unwrap().life;
+        assert!(plain > reporter.life);
+        reports.handle_reporter(reporter);
+        let row = reports.get(W).unwrap();
+        assert!(row.life > plain && row.metrics.is_none());
+    }
+
+    #[test]
+    fn tickets_merge_by_maximum_per_router_and_are_bounded() {
+        let mut admitted = Admitted::default();
+        let ticket = |router, number| Ticket { router, number };
+        assert!(admitted.merge(ticket(1, 5)));
+        assert!(!admitted.merge(ticket(1, 5)));
+        assert!(!admitted.merge(ticket(1, 4)));
+        assert!(admitted.merge(ticket(2, 1)));
+        assert_eq!(
+            (admitted.tickets.as_slice(), admitted.version),
+            (&[ticket(1, 5), ticket(2, 1)][..], 2)
+        );
+        for router in 3..100 {
+            admitted.merge(ticket(router, 1));
+        }
+        assert_eq!(admitted.tickets.len(), MAX_ROUTERS);
+        assert!(admitted.tickets.contains(&ticket(99, 1)));
+    }
+}

@@ -1,0 +1,103 @@
+//! Conflation before the mailbox: a place for one value, shared by a reporter and the publisher.
+//!
+//! Whoever finds the place empty must wake the taker; everybody after that only replaces what waits there. The taker
+//! empties the place *before* it reads on, so an update made after the taking wakes it again: no update is ever left
+//! behind without a wake-up on its way.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What became of an update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Offered {
+    /// The place was empty: the taker must be woken.
+    Wake,
+    /// Something waited there already and a wake-up is on its way: the update joined it.
+    Conflated,
+    /// The taker wants nothing more from here.
+    Closed,
+}
+
+/// A place for one value.
+#[derive(Debug)]
+pub(crate) struct Slot<T>(Mutex<State<T>>);
+
+#[derive(Debug)]
+struct State<T> {
+    value: T,
+    waiting: bool,
+    closed: bool,
+    conflated: u64,
+}
+
+impl<T: Default> Slot<T> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(State {
+            value: T::default(),
+            waiting: false,
+            closed: false,
+            conflated: 0,
+        }))
+    }
+
+    /// Lets `update` change the value that waits, or a fresh default.
+    pub(crate) fn offer(&self, update: impl FnOnce(&mut T)) -> Offered {
+        let mut state = self.state();
+        if state.closed {
+            return Offered::Closed;
+        }
+        update(&mut state.value);
+        if std::mem::replace(&mut state.waiting, true) {
+            state.conflated += 1;
+            Offered::Conflated
+        } else {
+            Offered::Wake
+        }
+    }
+
+    /// Takes what waits.
+    pub(crate) fn take(&self) -> Option<T> {
+        let mut state = self.state();
+        std::mem::replace(&mut state.waiting, false).then(|| std::mem::take(&mut state.value))
+    }
+
+    /// Refuses everything from now on.
+    pub(crate) fn close(&self) {
+        self.state().closed = true;
+    }
+
+    /// Updates that joined one that waited.
+    pub(crate) fn conflated(&self) -> u64 {
+        self.state().conflated
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        // Nothing in here panics, and a replaced value is whole at every moment.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_update_after_a_take_wakes() {
+        let slot = Slot::new();
+        assert_eq!(slot.take(), None);
+        assert_eq!(slot.offer(|n| *n = 1), Offered::Wake);
+        assert_eq!(slot.offer(|n| *n += 1), Offered::Conflated);
+        assert_eq!(slot.take(), Some(2));
+        assert_eq!(slot.take(), None);
+        assert_eq!(slot.offer(|n| *n += 7), Offered::Wake);
+        assert_eq!((slot.take(), slot.conflated()), (Some(7), 1));
+    }
+
+    #[test]
+    fn a_closed_slot_takes_nothing_but_gives_what_waited() {
+        let slot = Slot::new();
+        assert_eq!(slot.offer(|n| *n = 1), Offered::Wake);
+        slot.close();
+        assert_eq!(slot.offer(|n| *n = 2), Offered::Closed);
+        assert_eq!(slot.take(), Some(1));
+    }
+}
