@@ -118,7 +118,7 @@ mod tests {
             links.remove(&mut chain, slot);
         }
         assert!(chain.is_empty());
-        assert_eq!(slots(&links, chain), []);
+        assert_eq!(slots(&links, chain), [0; 0]);
     }
 
     #[test]

@@ -186,8 +186,10 @@ impl CoalescingBuilder {
     /// Unless `debounce ≤ max_delay ≤ minor_delay`, `0 < saturation ≤ 1` and `0 ≤ significance ≤ 1`.
     pub fn build(self) -> Result<Coalescing, ConfigError> {
         let debounce = self.debounce.unwrap_or(DEBOUNCE);
-        let max_delay = self.max_delay.unwrap_or(MAX_DELAY.max(debounce));
-        let minor_delay = self.minor_delay.unwrap_or(MINOR_DELAY.max(max_delay));
+        let max_delay = self.max_delay.unwrap_or_else(|| MAX_DELAY.max(debounce));
+        let minor_delay = self
+            .minor_delay
+            .unwrap_or_else(|| MINOR_DELAY.max(max_delay));
         check(
             max_delay >= debounce,
             "max_delay",
@@ -337,6 +339,14 @@ impl PublisherConfig {
         self.backoff
     }
 
+    /// The same, with another saturation threshold.
+    pub(crate) fn with_saturation(mut self, share: f64) -> Result<Self, ConfigError> {
+        self.coalescing = CoalescingBuilder::from(self.coalescing)
+            .saturation(share)
+            .build()?;
+        Ok(self)
+    }
+
     /// Identity that outlives a restart of the process.
     pub fn id(&self) -> Option<u64> {
         self.id
@@ -390,7 +400,7 @@ pub enum SelectionPolicy {
 }
 
 /// Settings of a [`RouterActor`](crate::RouterActor).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RouterConfigBuilder", into = "RouterConfigBuilder")]
 pub struct RouterConfig(RouterConfigBuilder);
 
@@ -398,6 +408,11 @@ impl RouterConfig {
     /// Starts from the defaults.
     pub fn builder() -> RouterConfigBuilder {
         RouterConfigBuilder::default()
+    }
+
+    /// The same, with another saturation threshold.
+    pub(crate) fn with_saturation(self, share: f64) -> Result<Self, ConfigError> {
+        self.0.saturation(share).build()
     }
 
     /// How a worker is chosen.
@@ -438,12 +453,6 @@ impl RouterConfig {
     /// Age of a booking without a report since from which the worker counts as unknown.
     pub fn stale_after(&self) -> Duration {
         self.0.stale_after
-    }
-}
-
-impl Default for RouterConfig {
-    fn default() -> Self {
-        Self(RouterConfigBuilder::default())
     }
 }
 

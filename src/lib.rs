@@ -5,8 +5,11 @@ mod config;
 mod epoch;
 mod metrics;
 mod publisher;
+mod router;
 mod snapshot;
+mod system;
 mod turns;
+pub mod wire;
 
 pub use actix;
 
@@ -28,9 +31,16 @@ pub use crate::{
         stats::{GetPending, GetPublisherStats, LinkPending, LinkStats, Pending, PublisherStats},
         timer::TimerCounts,
     },
+    router::{
+        GetLoads, GetRouterStats, Release, RouterActor, RouterStats, Selection,
+        loads::{Loads, RankLoad, Standing},
+        selection::{Candidates, Cost, SelectError, SelectWorker},
+        table::TableCounts,
+    },
     snapshot::{
         LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, SnapshotRejected, Ticket, WorkerLoad,
     },
+    system::{KvMetrics, KvMetricsConfig},
 };
 
 /// The state machines under the actors: no actix, no tokio, no clock.
@@ -43,4 +53,5 @@ pub mod sans_io {
         link::{Delivery, Link, LinkState},
         reports::{Report, Reported, Reports, WorkerSlot},
     };
+    pub use crate::router::{choice::Placement, table::LoadTable};
 }

@@ -31,6 +31,13 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub(crate) u64);
 
+impl LinkId {
+    /// The link of this number, for a [`Link`] that is driven without a publisher.
+    pub fn new(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 impl fmt::Display for LinkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -68,9 +68,11 @@ impl Admitted {
     }
 
     pub(crate) fn merge_all(&mut self, tickets: &[Ticket]) -> bool {
-        tickets
-            .iter()
-            .fold(false, |news, ticket| self.merge(*ticket) || news)
+        let mut news = false;
+        for ticket in tickets {
+            news |= self.merge(*ticket);
+        }
+        news
     }
 
     pub(crate) fn tickets(&self) -> &[Ticket] {

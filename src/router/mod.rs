@@ -1,0 +1,233 @@
+//! The router: takes snapshots in, and chooses workers.
+
+use std::time::Instant;
+
+use actix::{
+    Actor, ActorContext, AsyncContext, Context, Handler, Message, MessageResult, Supervised,
+    WeakAddr,
+};
+use tokio::sync::oneshot;
+
+use crate::{
+    config::RouterConfig,
+    metrics::WorkerRank,
+    snapshot::{LoadSnapshot, SnapshotAck, SnapshotRejected, Ticket},
+    turns::Turns,
+};
+
+pub(crate) mod choice;
+mod index;
+pub(crate) mod loads;
+mod publishers;
+mod reservations;
+pub(crate) mod selection;
+pub(crate) mod table;
+
+use self::{
+    choice::Placement,
+    loads::Loads,
+    selection::{Cost, SelectError, SelectWorker},
+    table::{LoadTable, TableCounts},
+};
+
+impl Message for SelectWorker {
+    type Result = Result<Selection, SelectError>;
+}
+
+/// A worker that was chosen, with the request booked on it.
+///
+/// It is a guard: dropping it releases the booking, so a reply that nobody reads leaves nothing booked. Keep it until the
+/// request has ended, or [`into_ticket`](Self::into_ticket) and let the worker's reports, [`Release`] or
+/// `reservation_ttl` end the booking.
+#[must_use = "dropping a selection releases its booking"]
+#[derive(Debug)]
+pub struct Selection {
+    placement: Placement,
+    router: Option<WeakAddr<RouterActor>>,
+}
+
+impl Selection {
+    /// The worker chosen.
+    pub fn worker(&self) -> WorkerRank {
+        self.placement.worker
+    }
+
+    /// Names the booking; the worker may echo it.
+    pub fn ticket(&self) -> Ticket {
+        self.placement.ticket
+    }
+
+    /// Why this worker was chosen.
+    pub fn cost(&self) -> &Cost {
+        &self.placement.cost
+    }
+
+    /// Leaves the booking standing.
+    pub fn into_ticket(mut self) -> Ticket {
+        self.router = None;
+        self.placement.ticket
+    }
+}
+
+impl Drop for Selection {
+    fn drop(&mut self) {
+        if let Some(router) = self.router.take().and_then(|router| router.upgrade()) {
+            router.do_send(Release {
+                ticket: self.placement.ticket,
+            });
+        }
+    }
+}
+
+/// Ends a booking. Answers whether it was outstanding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Release {
+    /// Names the booking.
+    pub ticket: Ticket,
+}
+
+impl Message for Release {
+    type Result = bool;
+}
+
+/// Asks a router what it knows of the workers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GetLoads;
+
+impl Message for GetLoads {
+    type Result = Loads;
+}
+
+/// Asks a router for its counters.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GetRouterStats;
+
+impl Message for GetRouterStats {
+    type Result = RouterStats;
+}
+
+/// Counters of a router. `selected = released + admitted + settled + dropped + expired + outstanding`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RouterStats {
+    /// Workers known.
+    pub workers: usize,
+    /// Bookings outstanding.
+    pub outstanding: usize,
+    /// The table's counters.
+    pub table: TableCounts,
+}
+
+/// Stops a router that belongs to a system that is shutting down.
+pub(crate) struct StopRouter;
+
+impl Message for StopRouter {
+    type Result = ();
+}
+
+/// Keeps the newest load of every worker and places requests.
+#[derive(Debug)]
+pub struct RouterActor {
+    table: LoadTable,
+    turns: Turns,
+    address: Option<WeakAddr<Self>>,
+    /// Dropped with the actor, however it ends: whoever holds the other end learns of it.
+    _alive: Option<oneshot::Sender<()>>,
+}
+
+impl RouterActor {
+    /// A router that knows no worker.
+    pub fn new(config: RouterConfig) -> Self {
+        Self {
+            table: LoadTable::new(config),
+            turns: Turns::default(),
+            address: None,
+            _alive: None,
+        }
+    }
+
+    /// A router whose end is noticed: `alive` is dropped with it.
+    pub(crate) fn watched(config: RouterConfig, alive: oneshot::Sender<()>) -> Self {
+        Self {
+            _alive: Some(alive),
+            ..Self::new(config)
+        }
+    }
+
+    fn begin_message(&mut self, ctx: &mut Context<Self>) -> Instant {
+        self.turns.handle_message(ctx);
+        actix::clock::Instant::now().into_std()
+    }
+}
+
+impl Actor for RouterActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.address = Some(ctx.address().downgrade());
+    }
+}
+
+impl Supervised for RouterActor {}
+
+impl Handler<LoadSnapshot> for RouterActor {
+    type Result = Result<SnapshotAck, SnapshotRejected>;
+
+    fn handle(&mut self, msg: LoadSnapshot, ctx: &mut Context<Self>) -> Self::Result {
+        let now = self.begin_message(ctx);
+        Ok(self.table.handle_snapshot(msg, now))
+    }
+}
+
+impl Handler<SelectWorker> for RouterActor {
+    type Result = Result<Selection, SelectError>;
+
+    fn handle(&mut self, msg: SelectWorker, ctx: &mut Context<Self>) -> Self::Result {
+        let now = self.begin_message(ctx);
+        let placement = self.table.select(&msg, now)?;
+        tracing::debug!(worker = %placement.worker, cost = %placement.cost, "selected");
+        Ok(Selection {
+            placement,
+            router: self.address.clone(),
+        })
+    }
+}
+
+impl Handler<Release> for RouterActor {
+    type Result = bool;
+
+    fn handle(&mut self, msg: Release, ctx: &mut Context<Self>) -> bool {
+        self.begin_message(ctx);
+        self.table.release(msg.ticket)
+    }
+}
+
+impl Handler<GetLoads> for RouterActor {
+    type Result = MessageResult<GetLoads>;
+
+    fn handle(&mut self, _: GetLoads, ctx: &mut Context<Self>) -> Self::Result {
+        let now = self.begin_message(ctx);
+        MessageResult(self.table.loads(now))
+    }
+}
+
+impl Handler<GetRouterStats> for RouterActor {
+    type Result = MessageResult<GetRouterStats>;
+
+    fn handle(&mut self, _: GetRouterStats, ctx: &mut Context<Self>) -> Self::Result {
+        self.begin_message(ctx);
+        MessageResult(RouterStats {
+            workers: self.table.len(),
+            outstanding: self.table.outstanding(),
+            table: self.table.counts(),
+        })
+    }
+}
+
+impl Handler<StopRouter> for RouterActor {
+    type Result = ();
+
+    fn handle(&mut self, _: StopRouter, ctx: &mut Context<Self>) {
+        ctx.stop();
+    }
+}

@@ -1,0 +1,171 @@
+//! What a request asks for, what a worker costs it, and why there may be no choice.
+
+use std::{fmt, sync::Arc};
+
+use thiserror::Error;
+
+use crate::metrics::{WorkerId, WorkerRank};
+
+/// Asks a router for a worker, and books the request on it in the same step.
+#[derive(Debug, Clone, Default)]
+pub struct SelectWorker {
+    pub(crate) blocks: u32,
+    /// Sorted by worker, each once.
+    pub(crate) overlaps: Vec<(WorkerRank, u32)>,
+    pub(crate) candidates: Candidates,
+}
+
+impl SelectWorker {
+    /// A request whose prompt fills this many KV-cache blocks.
+    pub fn blocks(blocks: u32) -> Self {
+        Self {
+            blocks,
+            ..Self::default()
+        }
+    }
+
+    /// Says that the worker has the first `blocks` of the prompt cached. Of several for one worker the greatest counts.
+    #[must_use]
+    pub fn overlap(mut self, worker: impl Into<WorkerRank>, blocks: u32) -> Self {
+        let worker = worker.into();
+        match self.place_of(worker) {
+            Ok(place) => {
+                let known = &mut self.overlaps[place].1;
+                *known = blocks.max(*known);
+            }
+            Err(place) => self.overlaps.insert(place, (worker, blocks)),
+        }
+        self
+    }
+
+    /// Restricts the choice.
+    #[must_use]
+    pub fn among(mut self, candidates: Candidates) -> Self {
+        self.candidates = candidates;
+        self
+    }
+
+    /// The overlap named for the worker, or none.
+    pub(crate) fn overlap_of(&self, worker: WorkerRank) -> u32 {
+        self.place_of(worker)
+            .map_or(0, |place| self.overlaps[place].1)
+    }
+
+    fn place_of(&self, worker: WorkerRank) -> Result<usize, usize> {
+        // Overlaps mostly come in the order of the workers.
+        match self.overlaps.last() {
+            Some((last, _)) if *last < worker => Err(self.overlaps.len()),
+            _ => self.overlaps.binary_search_by_key(&worker, |(w, _)| *w),
+        }
+    }
+}
+
+/// Which workers may be chosen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Candidates {
+    /// Any.
+    #[default]
+    Any,
+    /// Any rank of this worker.
+    Worker(WorkerId),
+    /// This rank alone.
+    Rank(WorkerRank),
+    /// One of these.
+    Among(Arc<[WorkerRank]>),
+}
+
+/// What a worker costs a request, in blocks: the parts and their sum. Lower wins.
+///
+/// ```text
+/// total = overlap_weight × max(0, request_blocks − overlap)         prefill
+///       + kv_active_blocks                                          active
+///       + booked_blocks + waiting_weight × booked_requests          booked
+///       + waiting_weight × num_requests_waiting                     waiting
+/// ```
+///
+/// The first two parts are the cost of NVIDIA Dynamo's KV router (October 2025); the others count what it does not see:
+/// requests on their way, and requests that own no blocks yet.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cost {
+    pub(crate) prefill: f64,
+    pub(crate) active: f64,
+    pub(crate) booked: f64,
+    pub(crate) waiting: f64,
+    pub(crate) estimated: bool,
+}
+
+impl Cost {
+    /// The sum.
+    pub fn total(&self) -> f64 {
+        self.prefill + self.load()
+    }
+
+    /// Blocks to prefill, weighted.
+    pub fn prefill(&self) -> f64 {
+        self.prefill
+    }
+
+    /// Blocks in use.
+    pub fn active(&self) -> f64 {
+        self.active
+    }
+
+    /// Blocks and requests that this router has placed there and no report has shown yet, weighted.
+    pub fn booked(&self) -> f64 {
+        self.booked
+    }
+
+    /// Requests that wait, weighted.
+    pub fn waiting(&self) -> f64 {
+        self.waiting
+    }
+
+    /// Whether `active` and `waiting` are the average of the workers that are known, because this one is not.
+    pub fn is_estimated(&self) -> bool {
+        self.estimated
+    }
+
+    /// What does not depend on the request.
+    pub(crate) fn load(&self) -> f64 {
+        self.active + self.waiting + self.booked
+    }
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:.1} = {:.1} prefill + {:.1} active + {:.1} booked + {:.1} waiting",
+            self.total(),
+            self.prefill,
+            self.active,
+            self.booked,
+            self.waiting
+        )?;
+        if self.estimated {
+            f.write_str(" (estimated)")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why no worker was chosen. Nothing was booked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SelectError {
+    /// No worker is known.
+    #[error("no worker is known")]
+    NoWorkers,
+    /// Every candidate is saturated.
+    #[error("every candidate is saturated")]
+    AllSaturated,
+    /// The worker that was asked for is not known.
+    #[error("the worker asked for is not known")]
+    UnknownWorker,
+    /// None of the workers allowed is known.
+    #[error("none of the workers allowed is known")]
+    NoneAllowed,
+    /// No router runs just now.
+    #[error("no router runs just now")]
+    Unavailable,
+}

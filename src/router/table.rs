@@ -1,0 +1,383 @@
+//! What a router knows of the workers: newest load, owner and life of each, and what it has placed on them itself.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use foldhash::fast::RandomState;
+
+use super::{
+    choice::Pricing,
+    publishers::{Publishers, Verdict},
+    reservations::Reservations,
+};
+use crate::{
+    chain::{Chain, Links},
+    config::RouterConfig,
+    epoch,
+    metrics::{ForwardPassMetrics, WorkerId, WorkerRank},
+    snapshot::{LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, Ticket, WorkerLoad},
+};
+
+/// The router's table of workers, and the choice among them.
+///
+/// Call protocol: [`handle_snapshot`](Self::handle_snapshot) takes load in, [`select`](Self::select) chooses and books,
+/// [`release`](Self::release) ends a booking. Expiry and staleness need no timer: `select` deals first with what has
+/// expired by its `now`.
+#[derive(Debug)]
+pub struct LoadTable {
+    pub(super) config: RouterConfig,
+    pub(super) rng: fastrand::Rng,
+    pub(super) rows: Vec<Option<Row>>,
+    pub(super) slots: HashMap<WorkerRank, u32, RandomState>,
+    pub(super) ranks: HashMap<WorkerId, Chain, RandomState>,
+    pub(super) rank_links: Links,
+    pub(super) reservations: Reservations,
+    pub(super) pricing: Pricing,
+    pub(super) counts: TableCounts,
+    free: Vec<u32>,
+    publishers: Publishers,
+    /// Workers with bookings, in the order of their last sign of life.
+    silent: Chain,
+    silent_links: Links,
+    applied: u64,
+}
+
+/// One worker rank.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) worker: WorkerRank,
+    pub(super) owner: PublisherId,
+    pub(super) life: u64,
+    pub(super) metrics: Option<ForwardPassMetrics>,
+    pub(super) arrived_at: Instant,
+    pub(super) stale: bool,
+    /// It has echoed a ticket in this life.
+    echoes: bool,
+    /// It stands in the list of silent workers, since then.
+    silent_since: Option<Instant>,
+    /// The last snapshot that named it.
+    named_in: u64,
+}
+
+/// Counters of a load table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableCounts {
+    /// Snapshots taken over.
+    pub applied: u64,
+    /// Those among them that were answered with [`SnapshotAck::NeedFull`].
+    pub need_full: u64,
+    /// Snapshots of an old incarnation or sequence.
+    pub superseded: u64,
+    /// Publishers that said they are gone.
+    pub closed: u64,
+    /// Worker loads taken over.
+    pub loads: u64,
+    /// Worker loads of a life that had ended.
+    pub late_loads: u64,
+    /// Worker loads whose metrics were not finite; the worker counts as known.
+    pub rejected_loads: u64,
+    /// Workers removed.
+    pub removed: u64,
+    /// Echoed tickets that this router never issued.
+    pub unknown_tickets: u64,
+    /// Choices made.
+    pub selected: u64,
+    /// Choices that could not be made.
+    pub not_selected: u64,
+    /// Bookings that their holder ended.
+    pub released: u64,
+    /// Releases of bookings that had ended already, or never were.
+    pub unknown_releases: u64,
+    /// Bookings that an echoed ticket ended.
+    pub admitted: u64,
+    /// Bookings that a report ended, of a worker that echoes no tickets.
+    pub settled: u64,
+    /// Bookings that ended with their worker's life.
+    pub dropped: u64,
+    /// Bookings that lived too long.
+    pub expired: u64,
+    /// Times a worker with bookings went silent for too long.
+    pub went_stale: u64,
+}
+
+impl LoadTable {
+    /// An empty table of a router that begins its life.
+    pub fn new(config: RouterConfig) -> Self {
+        Self {
+            rng: match config.seed() {
+                Some(seed) => fastrand::Rng::with_seed(seed),
+                None => fastrand::Rng::new(),
+            },
+            rows: Vec::new(),
+            slots: HashMap::default(),
+            ranks: HashMap::default(),
+            rank_links: Links::default(),
+            reservations: Reservations::new(epoch::next()),
+            pricing: Pricing::new(&config),
+            counts: TableCounts::default(),
+            free: Vec::new(),
+            publishers: Publishers::default(),
+            silent: Chain::EMPTY,
+            silent_links: Links::default(),
+            applied: 0,
+            config,
+        }
+    }
+
+    /// Workers known.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether no worker is known.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Bookings that are outstanding.
+    pub fn outstanding(&self) -> usize {
+        self.reservations.len()
+    }
+
+    /// Its counters.
+    pub fn counts(&self) -> TableCounts {
+        self.counts
+    }
+
+    /// Takes a snapshot over, or finds it superseded.
+    pub fn handle_snapshot(&mut self, snapshot: LoadSnapshot, now: Instant) -> SnapshotAck {
+        if snapshot.kind == SnapshotKind::Closed {
+            return self.close(snapshot.publisher, snapshot.sequence);
+        }
+        let verdict = self.publishers.judge(&snapshot);
+        if verdict == Verdict::Superseded {
+            self.counts.superseded += 1;
+            return SnapshotAck::Superseded;
+        }
+        self.applied += 1;
+        self.counts.applied += 1;
+        for worker in snapshot.left {
+            self.remove_owned(worker, |owner| owner.id == snapshot.publisher.id);
+        }
+        for load in snapshot.workers {
+            self.handle_load(snapshot.publisher, load, now);
+        }
+        if snapshot.kind == SnapshotKind::Full {
+            let (id, applied) = (snapshot.publisher.id, self.applied);
+            self.remove_rows(|row| row.owner.id == id && row.named_in != applied);
+        }
+        if verdict == Verdict::Gap {
+            self.counts.need_full += 1;
+            return SnapshotAck::NeedFull;
+        }
+        SnapshotAck::Applied
+    }
+
+    /// Ends a booking. `false`: it has ended already, or never was.
+    pub fn release(&mut self, ticket: Ticket) -> bool {
+        let row = self.reservations.release(ticket);
+        if let Some(row) = row {
+            self.counts.released += 1;
+            self.reprice(row);
+        } else {
+            self.counts.unknown_releases += 1;
+        }
+        row.is_some()
+    }
+
+    /// Ends bookings that have lived too long and finds workers that have been silent for too long.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let ttl = self.config.reservation_ttl();
+        while let Some(row) = self.reservations.pop_expired(ttl, now) {
+            self.counts.expired += 1;
+            self.reprice(row);
+        }
+        while let Some(index) = self.silent.front() {
+            let Some(row) = &mut self.rows[index as usize] else {
+                break;
+            };
+            let silence = row
+                .silent_since
+                .map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+            if silence < self.config.stale_after() {
+                break;
+            }
+            row.stale = true;
+            row.silent_since = None;
+            self.silent_links.remove(&mut self.silent, index);
+            self.counts.went_stale += 1;
+            self.reprice(index);
+        }
+    }
+
+    /// Books a request on the worker in `index`.
+    pub(super) fn book(&mut self, index: u32, blocks: u64, now: Instant) -> Ticket {
+        let ticket = self.reservations.book(index, blocks, now);
+        if let Some(row) = &mut self.rows[index as usize]
+            && row.silent_since.is_none()
+            && !row.stale
+        {
+            row.silent_since = Some(now);
+            self.silent_links.push_back(&mut self.silent, index);
+        }
+        self.reprice(index);
+        ticket
+    }
+
+    /// Puts the worker in `index` where its load belongs.
+    fn reprice(&mut self, index: u32) {
+        let booked = self.reservations.booked(index);
+        let Some(row) = &mut self.rows[index as usize] else {
+            return;
+        };
+        if booked.requests == 0 && row.silent_since.take().is_some() {
+            self.silent_links.remove(&mut self.silent, index);
+        }
+        self.pricing.place(index, row, booked);
+    }
+
+    fn handle_load(&mut self, publisher: PublisherId, load: WorkerLoad, now: Instant) {
+        let metrics = load.metrics.filter(|metrics| {
+            let finite = metrics.check().is_ok();
+            self.counts.rejected_loads += u64::from(!finite);
+            finite
+        });
+        let known = self.slots.get(&load.worker).copied();
+        let index = known.unwrap_or_else(|| self.insert(publisher, load.worker, load.life, now));
+        let Some(row) = &mut self.rows[index as usize] else {
+            return;
+        };
+        if load.life < row.life {
+            self.counts.late_loads += 1;
+            return;
+        }
+        row.owner = publisher;
+        row.named_in = self.applied;
+        if load.life > row.life {
+            row.life = load.life;
+            row.metrics = None;
+            row.echoes = false;
+            row.stale = false;
+            self.counts.dropped += self.reservations.end_all(index);
+        }
+        let reports = metrics.is_some();
+        if reports {
+            row.metrics = metrics;
+            row.arrived_at = now;
+            row.stale = false;
+        }
+        self.counts.loads += 1;
+        self.settle(index, &load.admitted, reports, now);
+        self.hear(index, reports, now);
+        self.reprice(index);
+    }
+
+    /// Ends the bookings that a load of this worker has seen.
+    fn settle(&mut self, index: u32, admitted: &[Ticket], reports: bool, now: Instant) {
+        let mut echoes = false;
+        for ticket in admitted {
+            if self.reservations.has_issued(*ticket) {
+                echoes = true;
+                self.counts.admitted += self.reservations.settle_admitted(index, *ticket);
+            } else if self.reservations.is_of_this_router(*ticket) {
+                self.counts.unknown_tickets += 1;
+            }
+        }
+        let Some(row) = &mut self.rows[index as usize] else {
+            return;
+        };
+        row.echoes |= echoes;
+        if reports && !row.echoes {
+            let settle = self.config.settle();
+            self.counts.settled += self.reservations.settle_reported(index, settle, now);
+        }
+    }
+
+    /// A worker reported: if it has bookings, its silence begins anew.
+    fn hear(&mut self, index: u32, reports: bool, now: Instant) {
+        let booked = self.reservations.booked(index);
+        let Some(row) = &mut self.rows[index as usize] else {
+            return;
+        };
+        if !reports || booked.requests == 0 {
+            return;
+        }
+        if row.silent_since.replace(now).is_some() {
+            self.silent_links.move_to_back(&mut self.silent, index);
+        } else {
+            self.silent_links.push_back(&mut self.silent, index);
+        }
+    }
+
+    fn insert(&mut self, owner: PublisherId, worker: WorkerRank, life: u64, now: Instant) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.rows.push(None);
+            self.rows.len() as u32 - 1
+        });
+        self.rows[index as usize] = Some(Row {
+            worker,
+            owner,
+            life,
+            metrics: None,
+            arrived_at: now,
+            stale: false,
+            echoes: false,
+            silent_since: None,
+            named_in: 0,
+        });
+        self.slots.insert(worker, index);
+        let ranks = self.ranks.entry(worker.worker()).or_insert(Chain::EMPTY);
+        self.rank_links.push_back(ranks, index);
+        index
+    }
+
+    fn remove_owned(&mut self, worker: WorkerRank, owns: impl Fn(PublisherId) -> bool) {
+        let index = self.slots.get(&worker).copied();
+        let owned = index.filter(|index| {
+            let row = self.rows[*index as usize].as_ref();
+            row.is_some_and(|row| owns(row.owner))
+        });
+        if let Some(index) = owned {
+            self.remove(index);
+        }
+    }
+
+    fn remove_rows(&mut self, which: impl Fn(&Row) -> bool) {
+        for index in 0..self.rows.len() {
+            if self.rows[index].as_ref().is_some_and(&which) {
+                self.remove(index as u32);
+            }
+        }
+    }
+
+    fn remove(&mut self, index: u32) {
+        let Some(mut row) = self.rows[index as usize].take() else {
+            return;
+        };
+        self.counts.removed += 1;
+        self.counts.dropped += self.reservations.end_all(index);
+        if row.silent_since.take().is_some() {
+            self.silent_links.remove(&mut self.silent, index);
+        }
+        self.pricing.remove(index);
+        self.slots.remove(&row.worker);
+        let id = row.worker.worker();
+        if let Some(ranks) = self.ranks.get_mut(&id) {
+            self.rank_links.remove(ranks, index);
+            if ranks.is_empty() {
+                self.ranks.remove(&id);
+            }
+        }
+        self.free.push(index);
+    }
+
+    fn close(&mut self, publisher: PublisherId, sequence: u64) -> SnapshotAck {
+        self.publishers.close(publisher, sequence);
+        self.counts.closed += 1;
+        self.remove_rows(|row| row.owner == publisher);
+        SnapshotAck::Applied
+    }
+}

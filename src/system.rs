@@ -1,0 +1,272 @@
+//! Starts the actors, wires them, guards them, and shuts them down.
+
+use std::{
+    sync::{Arc, PoisonError, RwLock, Weak},
+    time::Duration,
+};
+
+use actix::{Actor, Addr, ArbiterHandle, Context};
+use tokio::sync::oneshot;
+
+use crate::{
+    config::{Backoff, ConfigError, PublisherConfig, RouterConfig},
+    metrics::WorkerRank,
+    publisher::{
+        AttachRouter, DetachRouter, PublisherActor,
+        flush::{FlushReport, Shutdown},
+        link::LinkId,
+        reporter::MetricsReporter,
+    },
+    router::{
+        RouterActor, Selection, StopRouter,
+        selection::{SelectError, SelectWorker},
+    },
+};
+
+/// Settings of [`KvMetrics`].
+#[derive(Debug, Clone, Default)]
+pub struct KvMetricsConfig {
+    publisher: PublisherConfig,
+    router: RouterConfig,
+    restart: Backoff,
+    publisher_arbiter: Option<ArbiterHandle>,
+    router_arbiter: Option<ArbiterHandle>,
+}
+
+impl KvMetricsConfig {
+    /// Settings of the publisher.
+    #[must_use]
+    pub fn publisher(mut self, config: PublisherConfig) -> Self {
+        self.publisher = config;
+        self
+    }
+
+    /// Settings of the router.
+    #[must_use]
+    pub fn router(mut self, config: RouterConfig) -> Self {
+        self.router = config;
+        self
+    }
+
+    /// One saturation for both sides: from this share of the capacity (above 0, at most 1) on the publisher's windows are
+    /// skipped and the router chooses another worker.
+    ///
+    /// # Errors
+    ///
+    /// If the share is out of its bounds.
+    pub fn saturation(mut self, share: f64) -> Result<Self, ConfigError> {
+        self.publisher = self.publisher.with_saturation(share)?;
+        self.router = self.router.with_saturation(share)?;
+        Ok(self)
+    }
+
+    /// Pauses before a router that died is started again.
+    #[must_use]
+    pub fn restart(mut self, backoff: Backoff) -> Self {
+        self.restart = backoff;
+        self
+    }
+
+    /// Where the publisher runs. Default: the current arbiter.
+    #[must_use]
+    pub fn publisher_arbiter(mut self, arbiter: ArbiterHandle) -> Self {
+        self.publisher_arbiter = Some(arbiter);
+        self
+    }
+
+    /// Where the router runs. Default: the current arbiter.
+    #[must_use]
+    pub fn router_arbiter(mut self, arbiter: ArbiterHandle) -> Self {
+        self.router_arbiter = Some(arbiter);
+        self
+    }
+}
+
+/// A publisher and a router that is replaced when it dies: the handle an application holds.
+///
+/// Cloning it is cheap, and it may be used from any thread. When the last clone is dropped, the router is no longer
+/// guarded; the actors live on as long as something else holds their addresses.
+#[derive(Debug, Clone)]
+pub struct KvMetrics(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    publisher: Addr<PublisherActor>,
+    router: RwLock<Present>,
+}
+
+/// The router that runs just now.
+#[derive(Debug)]
+struct Present {
+    address: Addr<RouterActor>,
+    state: RouterState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RouterState {
+    Running,
+    Restarting,
+    ShutDown,
+}
+
+impl KvMetrics {
+    /// Starts the actors within the running actix `System`, attaches the router to the publisher, and guards it.
+    ///
+    /// # Panics
+    ///
+    /// Outside an actix `System`.
+    pub fn start(config: KvMetricsConfig) -> Self {
+        let publisher_config = config.publisher.clone();
+        let publisher = start_in(config.publisher_arbiter.as_ref(), move || {
+            PublisherActor::new(publisher_config)
+        });
+        let (router, died) = start_router(&config);
+        let link = publisher.send(AttachRouter::new(router.clone().recipient()));
+        let shared = Arc::new(Shared {
+            publisher,
+            router: RwLock::new(Present {
+                address: router,
+                state: RouterState::Running,
+            }),
+        });
+        let guarded = Arc::downgrade(&shared);
+        actix_rt::spawn(async move {
+            if let Ok(link) = link.await {
+                guard(config, guarded, link, died).await;
+            }
+        });
+        Self(shared)
+    }
+
+    /// The publisher.
+    pub fn publisher(&self) -> Addr<PublisherActor> {
+        self.0.publisher.clone()
+    }
+
+    /// The newest router: valid until it dies, after which [`select`](Self::select) uses the one that replaces it.
+    pub fn router(&self) -> Addr<RouterActor> {
+        self.0.read().address.clone()
+    }
+
+    /// Announces a worker, and gives it what it reports with.
+    pub fn reporter(&self, worker: impl Into<WorkerRank>) -> MetricsReporter {
+        MetricsReporter::new(&self.0.publisher, worker)
+    }
+
+    /// Chooses a worker and books the request on it, at the router that runs just now.
+    ///
+    /// # Errors
+    ///
+    /// [`SelectError`] if no worker may be chosen or no router runs just now.
+    pub async fn select(&self, request: SelectWorker) -> Result<Selection, SelectError> {
+        let answer = {
+            let present = self.0.read();
+            if present.state != RouterState::Running {
+                return Err(SelectError::Unavailable);
+            }
+            present.address.send(request)
+        };
+        answer.await.unwrap_or(Err(SelectError::Unavailable))
+    }
+
+    /// Takes in what was reported before, tells it to the router and to everything else attached, and stops the
+    /// publisher, then the router. Answers after `within` at the latest, with what did not arrive.
+    pub async fn shutdown(&self, within: Duration) -> FlushReport {
+        let answer = self.0.publisher.send(Shutdown { within }).await;
+        let mut present = self.0.write();
+        present.state = RouterState::ShutDown;
+        present.address.do_send(StopRouter);
+        drop(present);
+        answer.unwrap_or_else(|_| FlushReport::unanswered())
+    }
+}
+
+impl Shared {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Present> {
+        self.router.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Present> {
+        self.router.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The router died, or another one was started; `false`: a shutdown came first.
+    fn replace(&self, router: Option<Addr<RouterActor>>) -> bool {
+        let mut present = self.write();
+        if present.state == RouterState::ShutDown {
+            return false;
+        }
+        present.state = RouterState::Restarting;
+        if let Some(router) = router {
+            present.address = router;
+            present.state = RouterState::Running;
+        }
+        true
+    }
+}
+
+/// Replaces the router whenever it dies, until a shutdown or the last handle is gone.
+async fn guard(
+    config: KvMetricsConfig,
+    shared: Weak<Shared>,
+    mut link: LinkId,
+    mut died: oneshot::Receiver<()>,
+) {
+    let mut failures = 0;
+    loop {
+        let started = actix::clock::Instant::now();
+        // Nothing is ever sent: the router's end of the channel is dropped with it.
+        let _ = died.await;
+        let Some(guarded) = shared.upgrade() else {
+            return;
+        };
+        if !guarded.replace(None) {
+            return;
+        }
+        if started.elapsed() > config.restart.max() {
+            failures = 0;
+        }
+        failures += 1;
+        tracing::warn!(failures, "the router died and is started again");
+        let publisher = guarded.publisher.clone();
+        drop(guarded);
+        publisher.do_send(DetachRouter(link));
+        actix::clock::sleep(config.restart.delay(failures)).await;
+
+        let Some(guarded) = shared.upgrade() else {
+            return;
+        };
+        let (router, died_again) = start_router(&config);
+        let attached = publisher.send(AttachRouter::new(router.clone().recipient()));
+        if !guarded.replace(Some(router)) {
+            return;
+        }
+        drop(guarded);
+        let Ok(attached) = attached.await else {
+            return;
+        };
+        (link, died) = (attached, died_again);
+    }
+}
+
+fn start_router(config: &KvMetricsConfig) -> (Addr<RouterActor>, oneshot::Receiver<()>) {
+    let (alive, died) = oneshot::channel();
+    let router_config = config.router.clone();
+    let router = start_in(config.router_arbiter.as_ref(), move || {
+        RouterActor::watched(router_config, alive)
+    });
+    (router, died)
+}
+
+fn start_in<A>(
+    arbiter: Option<&ArbiterHandle>,
+    make: impl FnOnce() -> A + Send + 'static,
+) -> Addr<A>
+where
+    A: Actor<Context = Context<A>>,
+{
+    match arbiter {
+        Some(arbiter) => A::start_in_arbiter(arbiter, |_| make()),
+        None => make().start(),
+    }
+}
