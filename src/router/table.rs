@@ -216,10 +216,8 @@ impl LoadTable {
     /// Books a request on the worker in `index`.
     pub(super) fn book(&mut self, index: u32, blocks: u64, now: Instant) -> Ticket {
         let ticket = self.reservations.book(index, blocks, now);
-        if let Some(row) = &mut self.rows[index as usize]
-            && row.silent_since.is_none()
-            && !row.stale
-        {
+        let row = self.rows[index as usize].as_mut();
+        if let Some(row) = row.filter(|row| row.silent_since.is_none() && !row.stale) {
             row.silent_since = Some(now);
             self.silent_links.push_back(&mut self.silent, index);
         }
