@@ -1,4 +1,52 @@
 //! Coalesced worker-load metrics for LLM routers built on actix.
+//!
+//! Inference workers report their load whenever it changes; a [`PublisherActor`] coalesces the reports per attached
+//! router; each [`RouterActor`] keeps the newest load of every worker and chooses workers for requests. [`KvMetrics`]
+//! starts, wires, guards and shuts down both within an actix `System`.
+//!
+//! ```
+//! # use std::time::Duration;
+//! use actix_kv_metrics::{ForwardPassMetrics, KvMetrics, KvMetricsConfig, SelectWorker};
+//!
+//! # #[actix::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let kv = KvMetrics::start(KvMetricsConfig::default());
+//! let reporter = kv.reporter(7);
+//! reporter.report(ForwardPassMetrics::new(412, 16_384, 3))?;
+//! let choice = kv.select(SelectWorker::blocks(64).overlap(7, 48)).await?;
+//! assert_eq!(choice.worker(), 7.into());
+//! assert!(kv.shutdown(Duration::from_secs(1)).await.is_complete());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How it works
+//!
+//! - **Reporting.** A [`MetricsReporter`] conflates before the mailbox: one value waits, however fast it is called, from
+//!   any thread. [`MetricsChanged`] is the plain message; `do_send` puts no bound on how many of them queue.
+//! - **Windows.** Per worker and router, a change opens a window that ends when the worker has been quiet for `debounce`,
+//!   at the latest `max_delay` after the change ([`Coalescing`]). What is due is compared with what the router has, and
+//!   dropped if it is the same.
+//! - **Delivery.** One [`LoadSnapshot`] is in flight per router; its answer ([`SnapshotAck`]) is the acknowledgement.
+//!   Failures back off. A router that was attached late, or missed something, gets a full snapshot.
+//! - **One timer.** Each publisher has at most one one-shot `run_later` handle, for the earliest of all deadlines,
+//!   cancelled and rescheduled as that changes. There is no interval.
+//! - **Choice.** [`SelectWorker`] chooses the worker of least [`Cost`] and books the request on it in one step, so that
+//!   requests between two snapshots do not pile up on one worker. The [`Selection`] is a guard of that booking.
+//! - **Ending.** [`KvMetrics::shutdown`] takes in what was reported before it and says what did not arrive.
+//!
+//! # What is not promised
+//!
+//! - Windows under 1 ms: tokio's timers tick in milliseconds.
+//! - Delivery after a bare `System::stop()` or `Arbiter::stop()`: actix loses queued messages silently.
+//! - Catching panics. A router that panics is replaced by [`KvMetrics`]; a publisher that panics is gone, which its
+//!   reporters learn from [`ReportError::PublisherGone`] and its routers from [`SnapshotKind::Closed`].
+//! - Order between different senders of one worker's plain messages. Reporters have it.
+//!
+//! # Testing with it
+//!
+//! The actors read `actix::clock::Instant`, which follows tokio's paused clock: a test on a `current_thread` runtime
+//! built with `start_paused(true)` sees exact times. The state machines under the actors are in [`sans_io`].
 
 mod chain;
 mod config;
@@ -55,3 +103,7 @@ pub mod sans_io {
     };
     pub use crate::router::{choice::Placement, table::LoadTable};
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -13,7 +13,7 @@ use crate::{
     metrics::WorkerRank,
     publisher::{
         AttachRouter, DetachRouter, PublisherActor,
-        flush::{FlushReport, Shutdown},
+        flush::{Flush, FlushReport, Shutdown},
         link::LinkId,
         reporter::MetricsReporter,
     },
@@ -155,10 +155,27 @@ impl KvMetrics {
 
     /// Chooses a worker and books the request on it, at the router that runs just now.
     ///
+    /// If the router does not know any worker asked for, it may just not have heard yet: the publisher is flushed, and the
+    /// router is asked once more. So a worker announced before the call is found.
+    ///
     /// # Errors
     ///
     /// [`SelectError`] if no worker may be chosen or no router runs just now.
     pub async fn select(&self, request: SelectWorker) -> Result<Selection, SelectError> {
+        use SelectError::{NoWorkers, NoneAllowed, UnknownWorker};
+        match self.select_once(request.clone()).await {
+            Err(unknown @ (NoWorkers | NoneAllowed | UnknownWorker)) => {
+                let within = NEWS_WITHIN;
+                let Ok(_) = self.0.publisher.send(Flush { within }).await else {
+                    return Err(unknown);
+                };
+                self.select_once(request).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn select_once(&self, request: SelectWorker) -> Result<Selection, SelectError> {
         let answer = {
             let present = self.0.read();
             if present.state != RouterState::Running {
@@ -270,3 +287,6 @@ where
         None => make().start(),
     }
 }
+
+/// Longest wait for workers that were announced just now.
+const NEWS_WITHIN: Duration = Duration::from_secs(1);
