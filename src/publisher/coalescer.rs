@@ -286,10 +286,6 @@ impl Coalescer {
         let Some(out) = self.out.take() else {
             return;
         };
-        if out.full {
-            self.want_full();
-            return;
-        }
         self.departures.extend(self.departures_out.drain(..));
         for slot in 0..self.tracked.len() {
             let tracked = &mut self.tracked[slot];
@@ -302,6 +298,9 @@ impl Coalescer {
                 self.open_as(slot as u32, Window::Due);
             }
         }
+        if out.full {
+            self.want_full();
+        }
     }
 
     /// Whether the snapshot that is out is a full one.
@@ -311,8 +310,13 @@ impl Coalescer {
 
     /// The router is gone: nothing is kept for it but the counters.
     pub fn handle_lost(&mut self, now: Instant) {
+        self.handle_settings(self.settings, now);
+    }
+
+    /// The windows are others from now on, and the router is to get everything: nothing is kept but the counters.
+    pub fn handle_settings(&mut self, settings: Coalescing, now: Instant) {
         let counts = self.counts;
-        *self = Self::new(self.settings, now);
+        *self = Self::new(settings, now);
         self.counts = counts;
     }
 
@@ -325,13 +329,11 @@ impl Coalescer {
 
     /// Every open window is due now.
     pub fn handle_flush(&mut self) {
-        for (chain, links) in [(self.quiet, false), (self.minor_caps, true)] {
-            let mut next = chain.front();
-            while let Some(slot) = next {
-                let links = if links { &self.caps } else { &self.places };
-                next = links.next(slot);
-                self.open_as(slot, Window::Due);
-            }
+        while let Some(slot) = self.quiet.front() {
+            self.open_as(slot, Window::Due);
+        }
+        while let Some(slot) = self.minor_caps.front() {
+            self.open_as(slot, Window::Due);
         }
     }
 
@@ -488,8 +490,12 @@ impl Coalescer {
             let entered = newest.is_saturated(saturation, 0) && !has.is_saturated(saturation, 0);
             let rested = tracked.last_urgent == NEVER
                 || self.now - tracked.last_urgent >= self.windows.max_delay;
-            if entered && rested {
-                return Difference::Urgent;
+            if entered {
+                return if rested {
+                    Difference::Urgent
+                } else {
+                    Difference::Significant
+                };
             }
         }
         let (old, new) = (&has.kv_stats, &newest.kv_stats);

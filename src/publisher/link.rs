@@ -212,7 +212,7 @@ impl Link {
     /// The router was attached again, perhaps with other windows: it gets everything.
     pub fn handle_attached_again(&mut self, coalescing: Option<Coalescing>, now: Instant) {
         if let Some(coalescing) = coalescing {
-            self.coalescer = Coalescer::new(coalescing, now);
+            self.coalescer.handle_settings(coalescing, now);
             self.min_gap = coalescing.min_gap();
         }
         self.coalescer.want_full();
