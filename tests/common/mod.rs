@@ -3,10 +3,13 @@
 // Every test binary uses its own part, and none is a library.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod timeline;
+
 use std::{cell::RefCell, collections::BTreeMap, future::Future, rc::Rc, time::Duration};
 
 use actix_kv_metrics::{
-    ForwardPassMetrics, LoadSnapshot, SnapshotAck, SnapshotKind, SnapshotRejected, WorkerRank,
+    Coalescing, ForwardPassMetrics, LoadSnapshot, SnapshotAck, SnapshotKind, SnapshotRejected,
+    WorkerRank,
     actix::{Actor, Context, Handler, ResponseFuture, System, clock},
 };
 
@@ -37,6 +40,15 @@ pub fn ms(n: u64) -> Duration {
 
 pub async fn sleep(duration: Duration) {
     clock::sleep(duration).await;
+}
+
+/// Windows in milliseconds.
+pub fn windows(debounce: u64, max_delay: u64) -> Coalescing {
+    Coalescing::builder()
+        .debounce(ms(debounce))
+        .max_delay(ms(max_delay))
+        .build()
+        .unwrap()
 }
 
 /// Load of a worker with 1,000 blocks of which `active` are in use.
@@ -92,6 +104,29 @@ pub fn seen(at: u64, kind: Kind, left: &[u64], loads: &[(u64, u64)]) -> Seen {
     }
 }
 
+impl Seen {
+    /// The snapshot as it is compared in tests: sorted by worker.
+    pub fn of(at: u64, snapshot: &LoadSnapshot) -> Self {
+        let active = |m: &ForwardPassMetrics| m.kv_stats.kv_active_blocks;
+        let mut loads: Vec<_> = snapshot
+            .workers
+            .iter()
+            .map(|load| (load.worker.worker().0, load.metrics.as_ref().map(active)))
+            .collect();
+        loads.sort_unstable();
+        Self {
+            at,
+            kind: match snapshot.kind {
+                SnapshotKind::Full => Kind::Full,
+                SnapshotKind::Delta { .. } => Kind::Delta,
+                SnapshotKind::Closed => Kind::Closed,
+            },
+            left: snapshot.left.iter().map(|rank| rank.worker().0).collect(),
+            loads,
+        }
+    }
+}
+
 /// What a [`Recorder`] saw and holds.
 #[derive(Debug)]
 pub struct Log {
@@ -142,27 +177,10 @@ impl LogHandle {
 
     pub fn record(&self, snapshot: &LoadSnapshot) {
         let mut log = self.0.borrow_mut();
-        let at = log.start.elapsed().as_millis() as u64;
-        let active = |m: &ForwardPassMetrics| m.kv_stats.kv_active_blocks;
-        let mut loads: Vec<_> = snapshot
-            .workers
-            .iter()
-            .map(|load| (load.worker.worker().0, load.metrics.as_ref().map(active)))
-            .collect();
-        loads.sort_unstable();
-        let kind = match snapshot.kind {
-            SnapshotKind::Full => Kind::Full,
-            SnapshotKind::Delta { .. } => Kind::Delta,
-            SnapshotKind::Closed => Kind::Closed,
-        };
-        let left = snapshot.left.iter().map(|rank| rank.worker().0).collect();
-        log.seen.push(Seen {
-            at,
-            kind,
-            left,
-            loads,
-        });
+        let seen = Seen::of(log.start.elapsed().as_millis() as u64, snapshot);
         log.raw.push(snapshot.clone());
+        let kind = seen.kind;
+        log.seen.push(seen);
         if kind != Kind::Delta {
             log.table.clear();
         }
