@@ -101,7 +101,10 @@ pub mod sans_io {
         link::{Delivery, Link, LinkState},
         reports::{Report, Reported, Reports, WorkerSlot},
     };
-    pub use crate::router::{choice::Placement, table::LoadTable};
+    pub use crate::router::{
+        choice::Placement,
+        table::{LoadTable, TakingOver},
+    };
 }
 
 #[cfg(doctest)]

@@ -15,9 +15,17 @@ impl Turns {
     {
         self.0 += 1;
         if self.0 >= MESSAGES_A_TURN {
-            self.0 = 0;
-            ctx.wait(wrap_future::<_, A>(actix_rt::task::yield_now()));
+            self.give_way(ctx);
         }
+    }
+
+    /// Ends this turn.
+    pub(crate) fn give_way<A>(&mut self, ctx: &mut Context<A>)
+    where
+        A: Actor<Context = Context<A>>,
+    {
+        self.0 = 0;
+        ctx.wait(wrap_future::<_, A>(actix_rt::task::yield_now()));
     }
 }
 

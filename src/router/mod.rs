@@ -1,10 +1,10 @@
 //! The router: takes snapshots in, and chooses workers.
 
-use std::time::Instant;
+use std::{collections::VecDeque, time::Instant};
 
 use actix::{
-    Actor, ActorContext, AsyncContext, Context, Handler, Message, MessageResult, Supervised,
-    WeakAddr,
+    Actor, ActorContext, AsyncContext, Context, Handler, Message, MessageResult, Response,
+    Supervised, WeakAddr,
 };
 use tokio::sync::oneshot;
 
@@ -27,7 +27,7 @@ use self::{
     choice::Placement,
     loads::Loads,
     selection::{Cost, SelectError, SelectWorker},
-    table::{LoadTable, TableCounts},
+    table::{LoadTable, TableCounts, TakingOver},
 };
 
 impl Message for SelectWorker {
@@ -129,10 +129,19 @@ impl Message for StopRouter {
 #[derive(Debug)]
 pub struct RouterActor {
     table: LoadTable,
+    /// Snapshots that wait to be taken over, the first of them in part; empty but while a large one is.
+    waiting: VecDeque<Waiting>,
     turns: Turns,
     address: Option<WeakAddr<Self>>,
     /// Dropped with the actor, however it ends: whoever holds the other end learns of it.
     _alive: Option<oneshot::Sender<()>>,
+}
+
+/// A snapshot that is taken over piece by piece, and who is told when it is.
+#[derive(Debug)]
+struct Waiting {
+    snapshot: TakingOver,
+    answer: oneshot::Sender<SnapshotAck>,
 }
 
 impl RouterActor {
@@ -140,6 +149,7 @@ impl RouterActor {
     pub fn new(config: RouterConfig) -> Self {
         Self {
             table: LoadTable::new(config),
+            waiting: VecDeque::new(),
             turns: Turns::default(),
             address: None,
             _alive: None,
@@ -171,11 +181,49 @@ impl Actor for RouterActor {
 impl Supervised for RouterActor {}
 
 impl Handler<LoadSnapshot> for RouterActor {
-    type Result = Result<SnapshotAck, SnapshotRejected>;
+    type Result = Response<Result<SnapshotAck, SnapshotRejected>>;
 
     fn handle(&mut self, msg: LoadSnapshot, ctx: &mut Context<Self>) -> Self::Result {
         let now = self.begin_message(ctx);
-        Ok(self.table.handle_snapshot(msg, now))
+        if self.waiting.is_empty() && msg.workers.len() <= WORKERS_A_TURN {
+            return Response::reply(Ok(self.table.handle_snapshot(msg, now)));
+        }
+        let (answer, ack) = oneshot::channel();
+        let snapshot = self.table.begin_snapshot(msg);
+        self.waiting.push_back(Waiting { snapshot, answer });
+        if self.waiting.len() == 1 {
+            ctx.address().do_send(TakeOverMore);
+        }
+        Response::fut(async { ack.await.map_err(|_| SnapshotRejected) })
+    }
+}
+
+/// Follows a large snapshot through the mailbox, once for each piece of it.
+struct TakeOverMore;
+
+impl Message for TakeOverMore {
+    type Result = ();
+}
+
+impl Handler<TakeOverMore> for RouterActor {
+    type Result = ();
+
+    fn handle(&mut self, _: TakeOverMore, ctx: &mut Context<Self>) {
+        let now = self.begin_message(ctx);
+        let Some(first) = self.waiting.front_mut() else {
+            return;
+        };
+        let table = &mut self.table;
+        if let Some(ack) = table.continue_snapshot(&mut first.snapshot, WORKERS_A_TURN, now)
+            && let Some(done) = self.waiting.pop_front()
+        {
+            // Nobody listens if the publisher stopped meanwhile.
+            let _ = done.answer.send(ack);
+        }
+        if !self.waiting.is_empty() {
+            ctx.address().do_send(TakeOverMore);
+            self.turns.give_way(ctx);
+        }
     }
 }
 
@@ -231,3 +279,6 @@ impl Handler<StopRouter> for RouterActor {
         ctx.stop();
     }
 }
+
+/// Some 0.3 ms of work: a larger snapshot is taken over in pieces, and requests are placed in between.
+const WORKERS_A_TURN: usize = 1024;

@@ -44,6 +44,18 @@ pub struct LoadTable {
     applied: u64,
 }
 
+/// A snapshot that is being taken over.
+#[derive(Debug)]
+pub struct TakingOver {
+    number: u64,
+    publisher: PublisherId,
+    sequence: u64,
+    kind: SnapshotKind,
+    verdict: Verdict,
+    left: std::vec::IntoIter<WorkerRank>,
+    workers: std::vec::IntoIter<WorkerLoad>,
+}
+
 /// One worker rank.
 #[derive(Debug)]
 pub(super) struct Row {
@@ -149,31 +161,65 @@ impl LoadTable {
 
     /// Takes a snapshot over, or finds it superseded.
     pub fn handle_snapshot(&mut self, snapshot: LoadSnapshot, now: Instant) -> SnapshotAck {
-        if snapshot.kind == SnapshotKind::Closed {
-            return self.close(snapshot.publisher, snapshot.sequence);
+        let mut taking = self.begin_snapshot(snapshot);
+        loop {
+            if let Some(ack) = self.continue_snapshot(&mut taking, usize::MAX, now) {
+                return ack;
+            }
         }
-        let verdict = self.publishers.judge(&snapshot);
-        if verdict == Verdict::Superseded {
-            self.counts.superseded += 1;
-            return SnapshotAck::Superseded;
-        }
+    }
+
+    /// Judges a snapshot that is then taken over piece by piece. Of one publisher, one snapshot at a time.
+    pub fn begin_snapshot(&mut self, snapshot: LoadSnapshot) -> TakingOver {
+        let verdict = match snapshot.kind {
+            SnapshotKind::Closed => Verdict::Next,
+            SnapshotKind::Full | SnapshotKind::Delta { .. } => self.publishers.judge(&snapshot),
+        };
         self.applied += 1;
+        TakingOver {
+            number: self.applied,
+            publisher: snapshot.publisher,
+            sequence: snapshot.sequence,
+            kind: snapshot.kind,
+            verdict,
+            left: snapshot.left.into_iter(),
+            workers: snapshot.workers.into_iter(),
+        }
+    }
+
+    /// Takes over up to `most` more workers of the snapshot. The answer to it, once it has been taken over.
+    pub fn continue_snapshot(
+        &mut self,
+        taking: &mut TakingOver,
+        most: usize,
+        now: Instant,
+    ) -> Option<SnapshotAck> {
+        let publisher = taking.publisher;
+        if taking.kind == SnapshotKind::Closed {
+            return Some(self.close(publisher, taking.sequence));
+        }
+        if taking.verdict == Verdict::Superseded {
+            self.counts.superseded += 1;
+            return Some(SnapshotAck::Superseded);
+        }
+        for worker in taking.left.by_ref() {
+            self.remove_owned(worker, |owner| owner.id == publisher.id);
+        }
+        for load in taking.workers.by_ref().take(most) {
+            self.handle_load(publisher, load, taking.number, now);
+        }
+        if taking.workers.len() > 0 {
+            return None;
+        }
+        if taking.kind == SnapshotKind::Full {
+            self.remove_rows(|row| row.owner.id == publisher.id && row.named_in != taking.number);
+        }
         self.counts.applied += 1;
-        for worker in snapshot.left {
-            self.remove_owned(worker, |owner| owner.id == snapshot.publisher.id);
-        }
-        for load in snapshot.workers {
-            self.handle_load(snapshot.publisher, load, now);
-        }
-        if snapshot.kind == SnapshotKind::Full {
-            let (id, applied) = (snapshot.publisher.id, self.applied);
-            self.remove_rows(|row| row.owner.id == id && row.named_in != applied);
-        }
-        if verdict == Verdict::Gap {
+        if taking.verdict == Verdict::Gap {
             self.counts.need_full += 1;
-            return SnapshotAck::NeedFull;
+            return Some(SnapshotAck::NeedFull);
         }
-        SnapshotAck::Applied
+        Some(SnapshotAck::Applied)
     }
 
     /// Ends a booking. `false`: it has ended already, or never was.
@@ -237,7 +283,13 @@ impl LoadTable {
         self.pricing.place(index, row, booked);
     }
 
-    fn handle_load(&mut self, publisher: PublisherId, load: WorkerLoad, now: Instant) {
+    fn handle_load(
+        &mut self,
+        publisher: PublisherId,
+        load: WorkerLoad,
+        snapshot: u64,
+        now: Instant,
+    ) {
         let metrics = load.metrics.filter(|metrics| {
             let finite = metrics.check().is_ok();
             self.counts.rejected_loads += u64::from(!finite);
@@ -253,7 +305,7 @@ impl LoadTable {
             return;
         }
         row.owner = publisher;
-        row.named_in = self.applied;
+        row.named_in = snapshot;
         if load.life > row.life {
             row.life = load.life;
             row.metrics = None;
