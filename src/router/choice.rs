@@ -308,8 +308,10 @@ impl LoadTable {
                 continue;
             };
             let total = self.price(request, index, *overlap).total();
-            // At the same cost as without its overlap it has been offered already.
-            let offered = without_overlap == Some(total) && self.is_lowest_without_overlap(index);
+            // Among the lowest already without its overlap, it has been offered already.
+            let offered = without_overlap == Some(total)
+                && without_overlap == Some(self.price(request, index, 0).total())
+                && self.is_lowest_without_overlap(index);
             if !offered {
                 cheapest.offer(&mut self.rng, total, 1, |_| index);
             }

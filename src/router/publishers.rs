@@ -59,8 +59,9 @@ impl Publishers {
         }
     }
 
-    /// This incarnation says that it is gone. What it said before stays superseded.
-    pub(crate) fn close(&mut self, publisher: PublisherId, sequence: u64) {
+    /// This incarnation says that it is gone. What it said before stays superseded. `false`: it has been heard since, so
+    /// this was overtaken on the way.
+    pub(crate) fn close(&mut self, publisher: PublisherId, sequence: u64) -> bool {
         let PublisherId { id, incarnation } = publisher;
         let known = self.known.entry(id).or_insert(Known {
             incarnation,
@@ -68,13 +69,17 @@ impl Publishers {
             closed: false,
         });
         if incarnation < known.incarnation {
-            return;
+            // A later one has been heard; what this one still owns goes with it all the same.
+            return true;
         }
         if incarnation > known.incarnation {
             known.incarnation = incarnation;
             known.sequence = None;
         }
-        known.sequence = known.sequence.max(Some(sequence));
+        if known.sequence.is_some_and(|last| sequence < last) {
+            return false;
+        }
+        known.sequence = Some(sequence);
         known.closed = true;
         self.closed.push_back(id);
         if self.closed.len() > REMEMBERED {
@@ -83,6 +88,7 @@ impl Publishers {
                 self.known.remove(&id);
             }
         }
+        true
     }
 }
 

@@ -309,6 +309,7 @@ impl LoadTable {
         if load.life > row.life {
             row.life = load.life;
             row.metrics = None;
+            row.arrived_at = now;
             row.echoes = false;
             row.stale = false;
             self.counts.dropped += self.reservations.end_all(index);
@@ -425,7 +426,10 @@ impl LoadTable {
     }
 
     fn close(&mut self, publisher: PublisherId, sequence: u64) -> SnapshotAck {
-        self.publishers.close(publisher, sequence);
+        if !self.publishers.close(publisher, sequence) {
+            self.counts.superseded += 1;
+            return SnapshotAck::Superseded;
+        }
         self.counts.closed += 1;
         self.remove_rows(|row| row.owner == publisher);
         SnapshotAck::Applied
