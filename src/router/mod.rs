@@ -263,7 +263,8 @@ impl Handler<GetRouterStats> for RouterActor {
     type Result = MessageResult<GetRouterStats>;
 
     fn handle(&mut self, _: GetRouterStats, ctx: &mut Context<Self>) -> Self::Result {
-        self.begin_message(ctx);
+        let now = self.begin_message(ctx);
+        self.table.expire(now);
         MessageResult(RouterStats {
             workers: self.table.len(),
             outstanding: self.table.outstanding(),
