@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync,
     task::{Context as TaskContext, Poll},
     time::Instant,
 };

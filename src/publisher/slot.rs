@@ -4,7 +4,8 @@
 //! empties the place *before* it reads on, so an update made after the taking wakes it again: no update is ever left
 //! behind without a wake-up on its way.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+// `sync` is std's here, and that of the model checker in `tests/slot_loom.rs`, which includes this file.
+use super::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What became of an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,31 +74,5 @@ impl<T: Default> Slot<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
         // Nothing in here panics, and a replaced value is whole at every moment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_first_update_after_a_take_wakes() {
-        let slot = Slot::new();
-        assert_eq!(slot.take(), None);
-        assert_eq!(slot.offer(|n| *n = 1), Offered::Wake);
-        assert_eq!(slot.offer(|n| *n += 1), Offered::Conflated);
-        assert_eq!(slot.take(), Some(2));
-        assert_eq!(slot.take(), None);
-        assert_eq!(slot.offer(|n| *n += 7), Offered::Wake);
-        assert_eq!((slot.take(), slot.conflated()), (Some(7), 1));
-    }
-
-    #[test]
-    fn a_closed_slot_takes_nothing_but_gives_what_waited() {
-        let slot = Slot::new();
-        assert_eq!(slot.offer(|n| *n = 1), Offered::Wake);
-        slot.close();
-        assert_eq!(slot.offer(|n| *n = 2), Offered::Closed);
-        assert_eq!(slot.take(), Some(1));
     }
 }
