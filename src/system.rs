@@ -247,9 +247,10 @@ async fn guard(
         tracing::warn!(failures, "the router died and is started again");
         let publisher = guarded.publisher.clone();
         drop(guarded);
-        publisher.do_send(DetachRouter(link));
         actix::clock::sleep(config.restart.delay(failures)).await;
 
+        // Not before: a shutdown in between counts what the dead router lacks as not arrived.
+        publisher.do_send(DetachRouter(link));
         let Some(guarded) = shared.upgrade() else {
             return;
         };
