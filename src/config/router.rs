@@ -1,0 +1,203 @@
+//! How a router chooses, and how long it believes.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, check, check_share};
+
+/// How a worker is chosen from its cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SelectionPolicy {
+    /// The lowest cost; uniformly at random among equals.
+    #[default]
+    LeastCost,
+}
+
+/// Settings of a [`RouterActor`](crate::RouterActor).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "RouterConfigBuilder", into = "RouterConfigBuilder")]
+pub struct RouterConfig(RouterConfigBuilder);
+
+impl RouterConfig {
+    /// Starts from the defaults.
+    pub fn builder() -> RouterConfigBuilder {
+        RouterConfigBuilder::default()
+    }
+
+    /// The same, with another saturation threshold.
+    pub(crate) fn with_saturation(self, share: f64) -> Result<Self, ConfigError> {
+        self.0.saturation(share).build()
+    }
+
+    /// How a worker is chosen.
+    pub fn policy(&self) -> SelectionPolicy {
+        self.0.policy
+    }
+
+    /// Seed of the random choice among equals; `None`: from entropy.
+    pub fn seed(&self) -> Option<u64> {
+        self.0.seed
+    }
+
+    /// Cost of a block that must be prefilled, in active blocks.
+    pub fn overlap_weight(&self) -> f64 {
+        self.0.overlap_weight
+    }
+
+    /// Cost of a waiting request, in active blocks.
+    pub fn waiting_weight(&self) -> f64 {
+        self.0.waiting_weight
+    }
+
+    /// Share of the capacity from which a worker is not chosen.
+    pub fn saturation(&self) -> Option<f64> {
+        self.0.saturation
+    }
+
+    /// Age from which a booking is taken to be part of what a worker without tickets reports.
+    pub fn settle(&self) -> Duration {
+        self.0.settle
+    }
+
+    /// Longest life of a booking.
+    pub fn reservation_ttl(&self) -> Duration {
+        self.0.reservation_ttl
+    }
+
+    /// Age of a booking without a report since from which the worker counts as unknown.
+    pub fn stale_after(&self) -> Duration {
+        self.0.stale_after
+    }
+}
+
+/// Builds [`RouterConfig`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RouterConfigBuilder {
+    policy: SelectionPolicy,
+    seed: Option<u64>,
+    overlap_weight: f64,
+    waiting_weight: f64,
+    saturation: Option<f64>,
+    settle: Duration,
+    reservation_ttl: Duration,
+    stale_after: Duration,
+}
+
+impl Default for RouterConfigBuilder {
+    fn default() -> Self {
+        Self {
+            policy: SelectionPolicy::LeastCost,
+            seed: None,
+            overlap_weight: 1.0,
+            waiting_weight: WAITING_WEIGHT,
+            saturation: None,
+            settle: Duration::from_millis(50),
+            reservation_ttl: Duration::from_secs(30),
+            stale_after: Duration::from_secs(5),
+        }
+    }
+}
+
+impl RouterConfigBuilder {
+    /// How a worker is chosen. Default: [`SelectionPolicy::LeastCost`].
+    #[must_use]
+    pub fn policy(mut self, policy: SelectionPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Seed of the random choice among equals, for runs that can be repeated. Default: from entropy.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Cost of a block that must be prefilled, in active blocks. Default 1.
+    #[must_use]
+    pub fn overlap_weight(mut self, weight: f64) -> Self {
+        self.overlap_weight = weight;
+        self
+    }
+
+    /// Cost of a waiting request, in active blocks. Default 64.
+    #[must_use]
+    pub fn waiting_weight(mut self, weight: f64) -> Self {
+        self.waiting_weight = weight;
+        self
+    }
+
+    /// Share of the capacity (above 0, at most 1) from which a worker is not chosen. Default: none.
+    #[must_use]
+    pub fn saturation(mut self, share: f64) -> Self {
+        self.saturation = Some(share);
+        self
+    }
+
+    /// Age from which a booking is taken to be part of what a worker without tickets reports. Default 50 ms.
+    #[must_use]
+    pub fn settle(mut self, age: Duration) -> Self {
+        self.settle = age;
+        self
+    }
+
+    /// Longest life of a booking. Default 30 s.
+    #[must_use]
+    pub fn reservation_ttl(mut self, ttl: Duration) -> Self {
+        self.reservation_ttl = ttl;
+        self
+    }
+
+    /// Age of a booking without a report since from which the worker counts as unknown. Default 5 s.
+    #[must_use]
+    pub fn stale_after(mut self, age: Duration) -> Self {
+        self.stale_after = age;
+        self
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    ///
+    /// Unless the weights are from 0 to 10^9 and `0 < saturation ≤ 1`.
+    pub fn build(self) -> Result<RouterConfig, ConfigError> {
+        for (field, weight) in [
+            ("overlap_weight", self.overlap_weight),
+            ("waiting_weight", self.waiting_weight),
+        ] {
+            check(
+                (0.0..=MAX_WEIGHT).contains(&weight),
+                field,
+                weight,
+                "0 to 1e9",
+            )?;
+        }
+        if let Some(share) = self.saturation {
+            check_share("saturation", share)?;
+        }
+        Ok(RouterConfig(self))
+    }
+}
+
+impl TryFrom<RouterConfigBuilder> for RouterConfig {
+    type Error = ConfigError;
+
+    fn try_from(builder: RouterConfigBuilder) -> Result<Self, ConfigError> {
+        builder.build()
+    }
+}
+
+impl From<RouterConfig> for RouterConfigBuilder {
+    fn from(built: RouterConfig) -> Self {
+        built.0
+    }
+}
+
+/// A waiting request owns no blocks yet; 64 blocks of 64 tokens are a prompt of 4,096.
+const WAITING_WEIGHT: f64 = 64.0;
+/// Keeps every cost finite: 10^9 × 2^64 is far below the largest float.
+const MAX_WEIGHT: f64 = 1e9;
