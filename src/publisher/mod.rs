@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync,
-    task::{Context as TaskContext, Poll},
+    task::{Context as TaskContext, Poll, Waker},
     time::Instant,
 };
 
@@ -140,6 +140,8 @@ pub struct PublisherActor {
     sequence: u64,
     timer: DeadlineTimer,
     acks_polled: bool,
+    /// Gives the future that waits for acknowledgements another turn.
+    acks_waker: Option<Waker>,
     turns: Turns,
     waiters: Vec<Waiter>,
     /// A shutdown has begun: nothing more is taken.
@@ -183,6 +185,7 @@ impl PublisherActor {
             sequence: 0,
             timer: DeadlineTimer::default(),
             acks_polled: false,
+            acks_waker: None,
             turns: Turns::default(),
             waiters: Vec::new(),
             closing: false,
@@ -240,8 +243,13 @@ impl PublisherActor {
     }
 
     fn handle_timer(&mut self, ctx: &mut Context<Self>, generation: u64) {
-        if self.timer.handle_fired(generation) {
-            self.pump(ctx, now());
+        if !self.timer.handle_fired(generation) {
+            return;
+        }
+        self.pump(ctx, now());
+        // It may have had its turn before this callback: then nothing listens yet for the answer to what was just sent.
+        if let Some(waker) = &self.acks_waker {
+            waker.wake_by_ref();
         }
     }
 
@@ -307,9 +315,11 @@ impl PublisherActor {
             if answered {
                 self.pump(ctx, now());
             } else if waiting {
+                self.acks_waker = Some(task.waker().clone());
                 return Poll::Pending;
             } else {
                 self.acks_polled = false;
+                self.acks_waker = None;
                 return Poll::Ready(());
             }
         }
