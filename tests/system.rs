@@ -7,9 +7,9 @@ mod common;
 use std::{collections::BTreeMap, time::Duration};
 
 use actix_kv_metrics::{
-    AttachRouter, Backoff, Coalescing, ForwardPassMetrics, GetLoads, GetPublisherStats, KvMetrics,
-    KvMetricsConfig, MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig, ReportError,
-    RouterActor, RouterConfig, SelectError, SelectWorker, WorkerLeft, WorkerRank,
+    AttachRouter, Backoff, Candidates, Coalescing, ForwardPassMetrics, GetLoads, GetPublisherStats,
+    KvMetrics, KvMetricsConfig, MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig,
+    ReportError, RouterActor, RouterConfig, SelectError, SelectWorker, WorkerLeft, WorkerRank,
     actix::{
         self, Actor, ActorContext, Addr, Arbiter, Context, Handler, Message, System, clock::Instant,
     },
@@ -658,5 +658,49 @@ fn g9_publisher_and_router_run_on_other_arbiters() {
             arbiter.stop();
             arbiter.join().unwrap();
         }
+    });
+}
+
+/// What is announced or reported in the same turn before a request is known to it, also if the request asks for it by
+/// name; what is not known stays unknown.
+#[test]
+fn what_is_reported_before_a_request_is_known_to_it() {
+    virtual_time(async {
+        let kv = KvMetrics::start(config().publisher(windows(100, 1_000)));
+        let begun = Instant::now();
+        let reporter = kv.reporter(7);
+        reporter
+            .report(ForwardPassMetrics::new(412, 16_384, 3))
+            .unwrap();
+        let choice = kv.select(request()).await.unwrap();
+        assert_eq!(choice.worker(), w(7));
+        let pin = |id| request().among(Candidates::Rank(w(id)));
+        let _eight = kv.reporter(8);
+        assert_eq!(kv.select(pin(8)).await.unwrap().worker(), w(8));
+        let _nine = kv.reporter(9);
+        let list = Candidates::Among([w(9), w(10)].into());
+        let choice = kv.select(request().among(list)).await.unwrap();
+        assert_eq!(choice.worker(), w(9));
+        let unknown = kv.select(pin(11)).await.unwrap_err();
+        assert_eq!(unknown, SelectError::UnknownWorker);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert!(kv.shutdown(ms(100)).await.is_complete());
+    });
+}
+
+/// Something else that is attached and never answers holds up a request for unknown workers for a second at most.
+#[test]
+fn a_silent_neighbour_holds_up_a_request_for_a_second_at_most() {
+    virtual_time(async {
+        let kv = KvMetrics::start(config());
+        let log = LogHandle::new();
+        let silent = Recorder::answering(&log, [], Answer::Silent).start();
+        let attach = AttachRouter::new(silent.clone().recipient());
+        kv.publisher().send(attach).await.unwrap();
+        let begun = Instant::now();
+        let nobody = kv.select(request()).await.unwrap_err();
+        assert_eq!(nobody, SelectError::NoWorkers);
+        assert!(begun.elapsed() <= ms(1_001), "{:?}", begun.elapsed());
+        assert!(kv.router().connected() && silent.connected());
     });
 }
