@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use actix_kv_metrics::{
     AttachRouter, Coalescing, ForwardPassMetrics, LoadSnapshot, MetricsChanged, MetricsReporter,
-    PublisherActor, PublisherConfig, SelectWorker, SnapshotAck, Ticket, WorkerLoad, WorkerRank,
+    PublisherActor, PublisherConfig, SelectWorker, SnapshotAck, Standing, Ticket, WorkerLoad,
+    WorkerRank,
     actix::{Actor, Addr},
 };
 use common::{ms, settle, sleep, virtual_time, w};
@@ -289,6 +290,70 @@ fn settings_of_zero_and_without_end_are_what_they_say() {
         router.full(1, [reports(1, 0)]).await;
         router.book(1, 10).await;
         assert_eq!(router.booked(1).await, (0, 0));
+        assert!(router.0.connected());
+    });
+}
+
+/// Case 74: each setting is read where it belongs.
+#[test]
+fn settle_ttl_and_stale_after_are_told_apart() {
+    virtual_time(async {
+        let router = Router::with(|config| {
+            config
+                .settle(ms(20))
+                .stale_after(ms(60))
+                .reservation_ttl(ms(200))
+        });
+        router.full(1, [reports(1, 0), reports(2, 0)]).await;
+        router.book(1, 10).await;
+        router.book(2, 10).await;
+        let standing = async |worker: u64| router.loads().await.get(worker).unwrap().standing;
+        sleep(ms(19)).await;
+        router.delta(2, [reports(1, 1)]).await;
+        assert_eq!(router.booked(1).await, (10, 1));
+        sleep(ms(1)).await;
+        router.delta(3, [reports(1, 1)]).await;
+        assert_eq!(router.booked(1).await, (0, 0));
+        sleep(ms(39)).await;
+        assert_eq!(standing(2).await, Standing::Fresh);
+        sleep(ms(1)).await;
+        assert_eq!(standing(2).await, Standing::Stale);
+        assert_eq!(standing(1).await, Standing::Fresh);
+        sleep(ms(139)).await;
+        assert_eq!(router.booked(2).await, (10, 1));
+        sleep(ms(1)).await;
+        assert_eq!(router.booked(2).await, (0, 0));
+        let counts = router.counts().await;
+        assert_eq!(
+            (counts.settled, counts.went_stale, counts.expired),
+            (1, 1, 1)
+        );
+        assert!(router.0.connected());
+    });
+}
+
+/// Reports keep a worker fresh however long its bookings last; its silence begins anew with each.
+#[test]
+fn a_worker_that_reports_while_it_has_bookings_is_not_stale() {
+    virtual_time(async {
+        let router = Router::new();
+        router.full(1, [reports(1, 0), reports(2, 0)]).await;
+        let seen = router.book(1, 1).await;
+        router.delta(2, [admits(reports(1, 0), &[seen])]).await;
+        router.book(1, 10).await;
+        for step in 0..5 {
+            sleep(ms(4_999)).await;
+            let standing = router.loads().await.get(1).unwrap().standing;
+            assert_eq!(standing, Standing::Fresh, "after {step} reports");
+            router.delta(3 + step, [reports(1, step)]).await;
+        }
+        assert_eq!(router.booked(1).await, (10, 1));
+        // Its longest life ends before the silence is too long.
+        sleep(ms(5_005)).await;
+        let loads = router.loads().await;
+        assert_eq!(loads.get(1).unwrap().standing, Standing::Fresh);
+        let counts = router.counts().await;
+        assert_eq!((counts.expired, counts.went_stale), (1, 0));
         assert!(router.0.connected());
     });
 }

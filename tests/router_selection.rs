@@ -380,7 +380,7 @@ fn g15_an_unknown_worker_costs_the_average_of_the_fresh_ones() {
 fn g15_if_nobody_is_known_bookings_alone_decide() {
     virtual_time(async {
         let router = Router::new();
-        router.full(1, (1..=4).map(|id| announced(id))).await;
+        router.full(1, (1..=4_u64).map(announced)).await;
         let chosen = spread(&router, 100, 10).await;
         assert_eq!(chosen.values().copied().collect::<Vec<_>>(), [25; 4]);
         let selection = router.select(pinned(1)).await.unwrap();

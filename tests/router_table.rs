@@ -312,6 +312,27 @@ fn g11_ranks_of_one_worker_are_rows_of_their_own() {
     });
 }
 
+/// Case 122: a worker that no one announced is taken in, before and after it was removed.
+#[test]
+fn a_worker_becomes_known_by_its_first_load_each_time_anew() {
+    virtual_time(async {
+        let router = Router::new();
+        router.full(1, []).await;
+        for life in 1..4 {
+            let sequence = life * 2;
+            let load = of_life(42, life, metrics(life));
+            router.delta(sequence, [load]).await;
+            assert_eq!(router.table().await, [(w(42), Some(life))]);
+            assert_eq!(router.place(SelectWorker::blocks(1)).await.0, w(42));
+            let gone = leaves(P, sequence + 1, &[42]);
+            assert_eq!(router.take(gone).await, SnapshotAck::Applied);
+            assert_eq!(router.table().await, []);
+        }
+        assert_eq!(router.stats().await.outstanding, 0);
+        assert!(router.0.connected());
+    });
+}
+
 /// Case 105: no clock but the router's own counts.
 #[test]
 fn age_counts_from_the_arrival_of_the_newest_metrics() {

@@ -458,6 +458,31 @@ fn a_shutdown_while_no_router_runs_says_what_did_not_arrive() {
     });
 }
 
+/// Case 62: another router, a second later, when nothing changes any more.
+#[test]
+fn g10_a_router_that_joins_late_knows_everything_at_once() {
+    virtual_time(async {
+        let kv = KvMetrics::start(config());
+        let reporters: Vec<_> = (1..=3).map(|id| kv.reporter(id)).collect();
+        for (reporter, active) in reporters.iter().zip(1..) {
+            reporter.report(load(active)).unwrap();
+        }
+        sleep(ms(1_000)).await;
+        let late = RouterActor::new(RouterConfig::default()).start();
+        let attach = AttachRouter::new(late.clone().recipient());
+        kv.publisher().send(attach).await.unwrap();
+        settle().await;
+        let loads = late.send(GetLoads).await.unwrap();
+        let known: Vec<_> = loads
+            .workers()
+            .iter()
+            .map(|load| load.metrics.clone())
+            .collect();
+        assert_eq!(known, [Some(load(1)), Some(load(2)), Some(load(3))]);
+        assert!(kv.publisher().connected() && kv.router().connected());
+    });
+}
+
 /// Case 127's threshold and G12: one share makes windows urgent on one side and workers unwelcome on the other.
 #[test]
 fn g12_one_saturation_serves_both_sides() {
@@ -594,6 +619,60 @@ async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
         assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
         sleep(ms(1)).await;
     }
+}
+
+/// Case 137, in real time: four threads report as fast as they can while requests are placed. The bound is far above what
+/// is usual, so that a busy machine does not break it.
+#[test]
+fn g14_requests_are_placed_while_threads_flood() {
+    System::new().block_on(async {
+        let arbiters = [Arbiter::new(), Arbiter::new()];
+        let config = config()
+            .publisher_arbiter(arbiters[0].handle())
+            .router_arbiter(arbiters[1].handle());
+        let kv = KvMetrics::start(config);
+        let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let ordering = std::sync::atomic::Ordering::Relaxed;
+        let threads: Vec<_> = (1..=4)
+            .map(|id| {
+                let (reporter, over) = (kv.reporter(id), over.clone());
+                std::thread::spawn(move || {
+                    let mut reported = 0;
+                    while !over.load(ordering) {
+                        reported += 1;
+                        reporter.report(load(reported % 1_000)).unwrap();
+                    }
+                    reporter.report(load(id)).unwrap();
+                    (reporter, reported)
+                })
+            })
+            .collect();
+        let begun = Instant::now();
+        let mut slowest = Duration::ZERO;
+        let mut placed = 0;
+        while begun.elapsed() < ms(300) {
+            let asked = Instant::now();
+            drop(kv.select(request()).await.unwrap());
+            slowest = slowest.max(asked.elapsed());
+            placed += 1;
+        }
+        over.store(true, ordering);
+        let reporters: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+        assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+        assert!(placed > 20, "{placed}");
+        assert!(reporters.iter().all(|(_, reported)| *reported > 20));
+        let truth: BTreeMap<_, _> = (1..=4).map(|id| (w(id), Some(id))).collect();
+        let has = || {
+            let (kv, truth) = (kv.clone(), truth.clone());
+            async move { table(&kv).await == truth }
+        };
+        until("the last values", has).await;
+        assert!(kv.shutdown(Duration::from_secs(10)).await.is_complete());
+        for arbiter in arbiters {
+            arbiter.stop();
+            arbiter.join().unwrap();
+        }
+    });
 }
 
 /// Cases 33, 136 and 138, in real time: everything on an arbiter of its own.

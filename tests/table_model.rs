@@ -179,7 +179,10 @@ impl Model {
             stale: false,
             silent_since: None,
         };
-        let worker = self.workers.entry(load.worker).or_insert(fresh.clone());
+        let worker = self
+            .workers
+            .entry(load.worker)
+            .or_insert_with(|| fresh.clone());
         if load.life < worker.life {
             self.counts.late_loads += 1;
             return false;
