@@ -160,6 +160,11 @@ impl LogHandle {
         std::mem::take(&mut self.0.borrow_mut().raw)
     }
 
+    /// Milliseconds since the log began.
+    pub fn since_start(&self) -> u64 {
+        self.0.borrow().start.elapsed().as_millis() as u64
+    }
+
     pub fn snapshots(&self) -> usize {
         self.0.borrow().seen.len()
     }
