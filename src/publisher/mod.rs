@@ -212,6 +212,10 @@ impl PublisherActor {
 
     /// Sends what is due and may be sent, answers who can be answered, and makes the timer fit the rest.
     fn pump(&mut self, ctx: &mut Context<Self>, now: Instant) {
+        if self.shut.is_some() {
+            // Also when a supervisor has started it again: it sends nothing and arms nothing.
+            return;
+        }
         for attached in &mut self.attached {
             let link = &mut attached.link;
             let next = link.poll_transmit(self.id, &mut self.sequence, &self.reports, now);
