@@ -1,0 +1,242 @@
+//! `LeastCost` selection with eight overlaps, without the mailbox, against a linear scan (g); its round trip by mailbox;
+//! and what an update of the table costs.
+//!
+//! One call chooses, books, and releases the booking made 64 choices before.
+
+use std::{collections::VecDeque, time::Instant};
+
+use actix::Actor;
+use actix_kv_metrics::{RouterActor, RouterConfig, SelectWorker, WorkerRank, sans_io::LoadTable};
+
+use super::{Effort, Findings};
+use crate::{
+    measure::{Pair, Spread, nanos_per_call},
+    opponents::scan::ScanTable,
+    outcome::{Row, Target, Unit},
+    plots::{Plot, Series},
+    stream::{CAPACITY, SEED, Snapshots, shuffled},
+    systems,
+};
+
+pub(super) fn run(effort: Effort) -> Findings {
+    let mut findings = against_scan(effort);
+    findings.rows.push(few_against_many(effort));
+    findings.rows.extend(updates(effort));
+    findings.rows.push(by_mailbox(effort));
+    findings
+}
+
+fn against_scan(effort: Effort) -> Findings {
+    let mut findings = Findings::default();
+    let (mut ours, mut scans) = (Vec::new(), Vec::new());
+    for workers in SIZES {
+        let mut chooser = Chooser::new(workers);
+        let mut scanner = Scanner::new(workers);
+        let calls = effort.pick(2_000, 20_000);
+        let scans_a_sample = (2_000_000 / workers).clamp(50, calls);
+        let pair = Pair::alternate(
+            effort.rounds(),
+            || nanos_per_call(calls, |n| chooser.choose(n)),
+            || nanos_per_call(scans_a_sample, |n| scanner.choose(n)),
+        );
+        ours.push((workers as f64, pair.ours().median));
+        scans.push((workers as f64, pair.opponent().median));
+        let target = match workers {
+            10_000 => Target::AtLeast(20.0),
+            _ => Target::Told,
+        };
+        let name = format!("select, 8 overlaps, {workers} workers");
+        findings
+            .rows
+            .push(Row::speed(name, "(g) linear scan", &pair, target));
+    }
+    findings
+        .series
+        .push(Series::new(Plot::Selection, "LoadTable::select", ours));
+    findings
+        .series
+        .push(Series::new(Plot::Selection, "(g) linear scan", scans));
+    findings
+}
+
+fn few_against_many(effort: Effort) -> Row {
+    let (mut few, mut many) = (Chooser::new(10), Chooser::new(10_000));
+    let calls = effort.pick(2_000, 20_000);
+    let pair = Pair::alternate(
+        effort.rounds(),
+        || nanos_per_call(calls, |n| many.choose(n)),
+        || nanos_per_call(calls, |n| few.choose(n)),
+    );
+    let name = "select, 10,000 workers against 10";
+    Row::cost(name, "ours, 10 workers", &pair, Target::AtMost(3.0))
+}
+
+/// What one entry of a snapshot costs in the table, 10,000 workers, snapshots of 1,000 random ones.
+fn updates(effort: Effort) -> [Row; 2] {
+    let every_worker = shuffled(10_000);
+    [("fresh", 0), ("each with bookings", 10_000)].map(|(state, bookings)| {
+        let mut chooser = Chooser::new(10_000);
+        for n in 0..bookings {
+            chooser.book(n);
+        }
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        let samples = (0..effort.pick(20, 400)).map(|_| {
+            let mut changed = every_worker.clone();
+            rng.shuffle(&mut changed);
+            changed.truncate(ENTRIES);
+            let loads = changed
+                .into_iter()
+                .map(|worker| (worker, random_load(&mut rng)));
+            let snapshot = chooser.snapshots.next(loads.collect::<Vec<_>>());
+            let started = Instant::now();
+            chooser.table.handle_snapshot(snapshot, started);
+            started.elapsed().as_nanos() as f64 / ENTRIES as f64
+        });
+        let each = Spread::of(samples.collect::<Vec<_>>());
+        let name = format!("load update at 10,000 workers, {state}");
+        Row::own(name, each, Unit::Nanos, Target::AtMost(1_000.0))
+    })
+}
+
+fn by_mailbox(effort: Effort) -> Row {
+    let samples = systems::in_system(async {
+        let router = RouterActor::new(RouterConfig::default()).start();
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        let mut snapshots = Snapshots::of_publisher(1);
+        let loads = shuffled(10_000)
+            .into_iter()
+            .map(|worker| (worker, random_load(&mut rng)));
+        let _ = router.send(snapshots.next(loads)).await;
+        let requests = requests(10_000);
+        let mut samples = Vec::new();
+        for _ in 0..effort.rounds() {
+            let calls = effort.pick(500, 5_000);
+            let started = Instant::now();
+            for n in 0..calls {
+                let request = requests[n as usize % requests.len()].clone();
+                drop(router.send(request.request).await);
+            }
+            samples.push(started.elapsed().as_nanos() as f64 / calls as f64);
+        }
+        samples
+    });
+    let name = "select and release by mailbox (round trip), 10,000 workers";
+    Row::own(name, Spread::of(samples), Unit::Nanos, Target::Told)
+}
+
+/// Our table with its stream of requests.
+#[derive(Debug)]
+struct Chooser {
+    table: LoadTable,
+    snapshots: Snapshots,
+    requests: Vec<Request>,
+    outstanding: VecDeque<actix_kv_metrics::Ticket>,
+    now: Instant,
+}
+
+impl Chooser {
+    fn new(workers: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        let mut snapshots = Snapshots::of_publisher(1);
+        let config = RouterConfig::builder()
+            .seed(SEED)
+            .build()
+            .unwrap_or_default();
+        let mut table = LoadTable::new(config);
+        let now = Instant::now();
+        let loads = shuffled(workers)
+            .into_iter()
+            .map(|worker| (worker, random_load(&mut rng)));
+        table.handle_snapshot(snapshots.next(loads), now);
+        Self {
+            table,
+            snapshots,
+            requests: requests(workers),
+            outstanding: VecDeque::new(),
+            now,
+        }
+    }
+
+    /// Chooses and books for request `n`, and releases an earlier booking.
+    fn choose(&mut self, n: u64) -> Option<WorkerRank> {
+        let chosen = self.book(n);
+        if self.outstanding.len() > OUTSTANDING
+            && let Some(ticket) = self.outstanding.pop_front()
+        {
+            self.table.release(ticket);
+        }
+        chosen
+    }
+
+    fn book(&mut self, n: u64) -> Option<WorkerRank> {
+        let request = &self.requests[n as usize % self.requests.len()].request;
+        let placement = self.table.select(request, self.now).ok()?;
+        self.outstanding.push_back(placement.ticket);
+        Some(placement.worker)
+    }
+}
+
+/// The scan with the same workers and requests.
+struct Scanner {
+    table: ScanTable,
+    requests: Vec<Request>,
+    outstanding: VecDeque<(WorkerRank, u64)>,
+}
+
+impl Scanner {
+    fn new(workers: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        let mut table = ScanTable::default();
+        for worker in shuffled(workers) {
+            table.store(worker, random_load(&mut rng));
+        }
+        Self {
+            table,
+            requests: requests(workers),
+            outstanding: VecDeque::new(),
+        }
+    }
+
+    fn choose(&mut self, n: u64) -> WorkerRank {
+        let request = &self.requests[n as usize % self.requests.len()];
+        let placed = self.table.select(BLOCKS, &request.overlaps);
+        self.outstanding.push_back(placed);
+        if self.outstanding.len() > OUTSTANDING
+            && let Some(first) = self.outstanding.pop_front()
+        {
+            self.table.release(first);
+        }
+        placed.0
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Request {
+    request: SelectWorker,
+    overlaps: Vec<(WorkerRank, u32)>,
+}
+
+/// Requests of 128 blocks with overlaps on eight random workers.
+fn requests(workers: u64) -> Vec<Request> {
+    let mut rng = fastrand::Rng::with_seed(SEED);
+    let request = |_| {
+        let mut request = SelectWorker::blocks(BLOCKS);
+        let mut overlaps = Vec::new();
+        for worker in rng.choose_multiple(0..workers, 8) {
+            let overlap = rng.u32(1..BLOCKS);
+            overlaps.push((WorkerRank::from(worker), overlap));
+            request = request.overlap(worker, overlap);
+        }
+        Request { request, overlaps }
+    };
+    (0..1_024).map(request).collect()
+}
+
+fn random_load(rng: &mut fastrand::Rng) -> actix_kv_metrics::ForwardPassMetrics {
+    actix_kv_metrics::ForwardPassMetrics::new(rng.u64(..CAPACITY), CAPACITY, rng.u64(..4))
+}
+
+const SIZES: [u64; 4] = [10, 32, 1_024, 10_000];
+const BLOCKS: u32 = 128;
+const OUTSTANDING: usize = 64;
+const ENTRIES: usize = 1_000;
