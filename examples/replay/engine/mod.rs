@@ -1,0 +1,351 @@
+//! A simulated inference engine after Dynamo's: blocks, prefix cache, chunked prefill, waiting queue, preemption.
+//!
+//! No clock, no actor: time is an argument, counted from the start of the replay. The owner calls
+//!
+//! 1. [`Engine::enqueue`] whenever a request arrives,
+//! 2. [`Engine::start_pass`] when no pass runs; the pass it returns, if any, says when it ends,
+//! 3. [`Engine::finish_pass`] at that time, and `start_pass` again.
+//!
+//! [`Engine::load`] is worth a report after each `start_pass`, also after one that returned nothing.
+
+mod blocks;
+mod sequence;
+mod timing;
+
+use std::{collections::VecDeque, iter::Sum, sync::Arc, time::Duration};
+
+use blocks::Blocks;
+use sequence::Sequence;
+use timing::PrefillWork;
+pub(crate) use timing::Timing;
+
+use crate::trace::{HASH_TOKENS, Request};
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct EngineConfig {
+    /// Tokens in a block, a divisor of [`HASH_TOKENS`].
+    pub(crate) block_tokens: u32,
+    pub(crate) total_blocks: u32,
+    pub(crate) max_sequences: usize,
+    /// Tokens computed in one pass, prompts and generated ones together.
+    pub(crate) max_batched_tokens: u32,
+    /// The share of the blocks that admission leaves to the sequences that run.
+    pub(crate) watermark: f64,
+    pub(crate) timing: Timing,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            block_tokens: 64,
+            total_blocks: 16_384,
+            max_sequences: 256,
+            max_batched_tokens: 8_192,
+            watermark: 0.01,
+            timing: Timing::default(),
+        }
+    }
+}
+
+/// A request on its way to an engine, with its number in the trace and the ticket it was placed under.
+#[derive(Debug, Clone)]
+pub(crate) struct Job<T> {
+    pub(crate) number: usize,
+    pub(crate) request: Arc<Request>,
+    pub(crate) ticket: T,
+}
+
+/// The engine can never serve the request: it needs more blocks than admission gives to anybody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooLong;
+
+/// Work under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pass {
+    pub(crate) starts_at: Duration,
+    pub(crate) ends_at: Duration,
+}
+
+/// What happened to the request of this number in the trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) number: usize,
+    pub(crate) at: Duration,
+    pub(crate) what: Progress,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Taken from the waiting queue for the first time.
+    Admitted,
+    FirstToken,
+    /// Lost its blocks and waits at the front of the queue.
+    Preempted,
+    Finished,
+}
+
+/// What a worker reports.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Load {
+    /// Blocks that a sequence references; cached ones that could be evicted are not among them.
+    pub(crate) active_blocks: u32,
+    pub(crate) total_blocks: u32,
+    pub(crate) waiting: usize,
+    pub(crate) running: usize,
+    pub(crate) prefix_hit_rate: f64,
+}
+
+/// Sums since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) passes: u64,
+    pub(crate) finished: u64,
+    pub(crate) refused: u64,
+    pub(crate) preemptions: u64,
+    /// Prompt tokens of the requests admitted, each counted once.
+    pub(crate) prompt_tokens: u64,
+    /// Those of them found in the cache.
+    pub(crate) cached_tokens: u64,
+}
+
+impl Totals {
+    pub(crate) fn prefix_hit_rate(self) -> f64 {
+        self.cached_tokens as f64 / self.prompt_tokens.max(1) as f64
+    }
+}
+
+impl Sum for Totals {
+    fn sum<I: Iterator<Item = Self>>(totals: I) -> Self {
+        totals.fold(Self::default(), |sum, more| Self {
+            passes: sum.passes + more.passes,
+            finished: sum.finished + more.finished,
+            refused: sum.refused + more.refused,
+            preemptions: sum.preemptions + more.preemptions,
+            prompt_tokens: sum.prompt_tokens + more.prompt_tokens,
+            cached_tokens: sum.cached_tokens + more.cached_tokens,
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Engine<T> {
+    config: EngineConfig,
+    /// Blocks that may be active after an admission.
+    admission_limit: u32,
+    blocks: Blocks,
+    waiting: VecDeque<Sequence<T>>,
+    /// In the order of admission: the oldest first.
+    running: Vec<Sequence<T>>,
+    pass: Option<Pass>,
+    events: Vec<Event>,
+    newest_enqueued_at: Duration,
+    newest_admitted: Option<T>,
+    totals: Totals,
+}
+
+impl<T: Copy + Ord> Engine<T> {
+    /// # Panics
+    ///
+    /// If the block size does not divide [`HASH_TOKENS`], or no block, sequence or token is allowed.
+    pub(crate) fn new(config: EngineConfig) -> Self {
+        assert!(config.block_tokens > 0 && HASH_TOKENS.is_multiple_of(config.block_tokens));
+        assert!(config.max_sequences > 0 && config.max_batched_tokens > 0);
+        let reserve = (f64::from(config.total_blocks) * config.watermark).ceil() as u32;
+        let admission_limit = config.total_blocks.saturating_sub(reserve);
+        assert!(admission_limit > 0);
+        Self {
+            blocks: Blocks::new(config.total_blocks, HASH_TOKENS / config.block_tokens),
+            config,
+            admission_limit,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            pass: None,
+            events: Vec::new(),
+            newest_enqueued_at: Duration::ZERO,
+            newest_admitted: None,
+            totals: Totals::default(),
+        }
+    }
+
+    /// Puts a request at the end of the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`TooLong`] if it can never be served; this is counted.
+    pub(crate) fn enqueue(&mut self, job: Job<T>, now: Duration) -> Result<(), TooLong> {
+        let sequence = Sequence::new(job);
+        if sequence.most_blocks(self.config.block_tokens) > u64::from(self.admission_limit) {
+            self.totals.refused += 1;
+            return Err(TooLong);
+        }
+        self.newest_enqueued_at = self.newest_enqueued_at.max(now);
+        self.waiting.push_back(sequence);
+        Ok(())
+    }
+
+    /// Blocks of the request's prompt that need not be computed if it comes here.
+    pub(crate) fn overlap(&self, request: &Request) -> u32 {
+        self.blocks.cached_prefix(request.shareable_ids())
+            * (HASH_TOKENS / self.config.block_tokens)
+    }
+
+    /// Begins the next pass, unless there is nothing to do. It starts `now`, or when its newest request came if that is
+    /// later: the owner may wake a little after the end of a pass, with a request that came in between.
+    ///
+    /// # Panics
+    ///
+    /// If a pass is under way.
+    pub(crate) fn start_pass(&mut self, now: Duration) -> Option<Pass> {
+        assert!(self.pass.is_none(), "one pass at a time");
+        let starts_at = now.max(self.newest_enqueued_at);
+        self.reserve_decode_blocks(starts_at);
+        let mut batch = Batch {
+            room: self.config.max_batched_tokens,
+            ..Batch::default()
+        };
+        for sequence in &mut self.running {
+            batch.take(sequence);
+        }
+        self.admit(&mut batch, starts_at);
+        if self.running.is_empty() {
+            return None;
+        }
+        let usage = f64::from(self.blocks.active()) / f64::from(self.blocks.total());
+        let takes = self.config.timing.pass(batch.prefill, batch.decodes, usage);
+        self.totals.passes += 1;
+        self.pass = Some(Pass {
+            starts_at,
+            ends_at: starts_at + takes,
+        });
+        self.pass
+    }
+
+    /// Ends the pass: tokens are out, finished requests are gone. Returns what happened since the last end, in order.
+    ///
+    /// # Panics
+    ///
+    /// If no pass is under way.
+    pub(crate) fn finish_pass(&mut self) -> Vec<Event> {
+        let Pass { ends_at: at, .. } = self.pass.take().expect("a pass is under way");
+        let Self {
+            blocks,
+            events,
+            totals,
+            ..
+        } = self;
+        self.running.retain_mut(|sequence| {
+            let yielded = sequence.advance(blocks);
+            if yielded && sequence.generated() == 1 {
+                events.push(sequence.event(Progress::FirstToken, at));
+            }
+            if !sequence.is_finished() {
+                return true;
+            }
+            events.push(sequence.event(Progress::Finished, at));
+            totals.finished += 1;
+            sequence.release(blocks);
+            false
+        });
+        std::mem::take(events)
+    }
+
+    pub(crate) fn load(&self) -> Load {
+        Load {
+            active_blocks: self.blocks.active(),
+            total_blocks: self.blocks.total(),
+            waiting: self.waiting.len(),
+            running: self.running.len(),
+            prefix_hit_rate: self.totals.prefix_hit_rate(),
+        }
+    }
+
+    /// The greatest ticket among the requests ever taken from the queue.
+    pub(crate) fn newest_admitted(&self) -> Option<T> {
+        self.newest_admitted
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// Gives every sequence that needs it a block for its next token. When there is none, the oldest makes room, which
+    /// may be the one in need.
+    ///
+    /// This ends: each preemption takes a sequence out, and the last one fits alone. And it gets somewhere over the
+    /// passes: a preempted sequence keeps the tokens it has generated, one that decodes adds a token a pass, and one that
+    /// doesn't decode preempts nobody.
+    fn reserve_decode_blocks(&mut self, now: Duration) {
+        let mut position = 0;
+        while let Some(sequence) = self.running.get_mut(position) {
+            if !sequence.needs_block(self.config.block_tokens) {
+                position += 1;
+            } else if self.blocks.take_one() {
+                sequence.add_block();
+                position += 1;
+            } else {
+                self.preempt_oldest(now);
+                position = position.saturating_sub(1);
+            }
+        }
+    }
+
+    fn preempt_oldest(&mut self, now: Duration) {
+        let oldest = self.running.remove(0);
+        oldest.release(&mut self.blocks);
+        self.events.push(oldest.event(Progress::Preempted, now));
+        self.totals.preemptions += 1;
+        self.waiting.push_front(oldest);
+    }
+
+    /// First in, first out; the first that doesn't fit holds up the rest.
+    fn admit(&mut self, batch: &mut Batch, now: Duration) {
+        while batch.room > 0 && self.running.len() < self.config.max_sequences {
+            let Some(sequence) = self.waiting.front_mut() else {
+                break;
+            };
+            let first_time = !sequence.was_admitted();
+            if !sequence.admit(
+                &mut self.blocks,
+                self.config.block_tokens,
+                self.admission_limit,
+            ) {
+                break;
+            }
+            if first_time {
+                self.totals.prompt_tokens += u64::from(sequence.input_tokens());
+                self.totals.cached_tokens += u64::from(sequence.cached_tokens());
+                self.events.push(sequence.event(Progress::Admitted, now));
+                self.newest_admitted = self.newest_admitted.max(Some(sequence.ticket()));
+            }
+            batch.take(sequence);
+            self.running.extend(self.waiting.pop_front());
+        }
+    }
+}
+
+/// A pass being put together.
+#[derive(Debug, Default)]
+struct Batch {
+    room: u32,
+    prefill: PrefillWork,
+    decodes: bool,
+}
+
+impl Batch {
+    fn take<T: Copy>(&mut self, sequence: &mut Sequence<T>) {
+        let tokens = sequence.schedule(self.room);
+        self.room -= tokens;
+        if sequence.is_prefilling() {
+            self.prefill.add(sequence.prefilled_tokens(), tokens);
+        } else {
+            self.decodes = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! An engine as a worker actor: serves what it is sent, reports once a pass.
+
+use std::{cell::RefCell, rc::Rc, time::Duration};
+
+use actix::{Actor, AsyncContext, Context, Handler, Message, clock::Instant};
+use actix_kv_metrics::{ForwardPassMetrics, KvMetrics, MetricsReporter, Ticket};
+
+use crate::{
+    engine::{Engine, Job, Load},
+    run_log::RunLog,
+};
+
+/// The engine's state, which the dispatcher reads too: it wants to know the true overlaps.
+pub(crate) type SharedEngine = Rc<RefCell<Engine<Ticket>>>;
+
+/// Virtual time since the start of the replay.
+///
+/// Timers tick in milliseconds, so an actor wakes up to one late. Engines keep their own, exact time: a pass starts when
+/// the one before it ended, not when the actor woke, so the lateness delays reports but does not add up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self {
+            start: Instant::now(),
+        }
+    }
+
+    pub(crate) fn now(self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub(crate) fn at(self, time: Duration) -> Instant {
+        self.start + time
+    }
+}
+
+/// A request for the engine.
+#[derive(Debug)]
+pub(crate) struct Dispatch(pub(crate) Job<Ticket>);
+
+impl Message for Dispatch {
+    type Result = ();
+}
+
+#[derive(Debug)]
+pub(crate) struct EngineActor {
+    engine: SharedEngine,
+    reporter: MetricsReporter,
+    kv: KvMetrics,
+    log: Rc<RunLog>,
+    clock: Clock,
+    busy: bool,
+    echoed: Option<Ticket>,
+}
+
+impl EngineActor {
+    pub(crate) fn new(
+        worker: u64,
+        engine: SharedEngine,
+        kv: &KvMetrics,
+        log: Rc<RunLog>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            engine,
+            reporter: kv.reporter(worker),
+            kv: kv.clone(),
+            log,
+            clock,
+            busy: false,
+            echoed: None,
+        }
+    }
+
+    /// Goes on with the next pass, if there is one, and tells the load either way.
+    fn begin_pass(&mut self, starts_at: Duration, ctx: &mut Context<Self>) {
+        let pass = self.engine.borrow_mut().start_pass(starts_at);
+        self.busy = pass.is_some();
+        self.report();
+        if let Some(pass) = pass {
+            let wait = pass.ends_at.saturating_sub(self.clock.now());
+            ctx.run_later(wait, move |actor, ctx| actor.end_pass(pass.ends_at, ctx));
+        }
+    }
+
+    fn end_pass(&mut self, ended_at: Duration, ctx: &mut Context<Self>) {
+        let events = self.engine.borrow_mut().finish_pass();
+        events.into_iter().for_each(|event| self.log.record(event));
+        self.begin_pass(ended_at, ctx);
+    }
+
+    fn report(&mut self) {
+        let (load, admitted) = {
+            let engine = self.engine.borrow();
+            (engine.load(), engine.newest_admitted())
+        };
+        let echo = admitted.filter(|_| self.echoed != admitted);
+        self.echoed = admitted;
+        // The ticket first: it then travels with the report.
+        let echoed = echo.map_or(Ok(()), |ticket| self.reporter.admitted(ticket));
+        self.log
+            .record_report(echoed.and_then(|()| self.reporter.report(metrics(load))));
+    }
+}
+
+impl Actor for EngineActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, _: &mut Context<Self>) {
+        self.report();
+    }
+}
+
+impl Handler<Dispatch> for EngineActor {
+    type Result = ();
+
+    fn handle(&mut self, Dispatch(job): Dispatch, ctx: &mut Context<Self>) {
+        let now = self.clock.now();
+        let Job { number, ticket, .. } = job;
+        if self.engine.borrow_mut().enqueue(job, now).is_err() {
+            self.log.record_refused(number);
+            self.kv
+                .router()
+                .do_send(actix_kv_metrics::Release { ticket });
+        } else if !self.busy {
+            self.begin_pass(now, ctx);
+        }
+    }
+}
+
+pub(crate) fn metrics(load: Load) -> ForwardPassMetrics {
+    let Load {
+        active_blocks,
+        total_blocks,
+        waiting,
+        running,
+        prefix_hit_rate,
+    } = load;
+    ForwardPassMetrics::new(active_blocks.into(), total_blocks.into(), waiting as u64)
+        .with_request_active_slots(running as u64)
+        .with_gpu_cache_usage_perc(active_blocks as f32 / total_blocks as f32)
+        .with_gpu_prefix_cache_hit_rate(prefix_hit_rate as f32)
+}

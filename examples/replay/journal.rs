@@ -1,0 +1,166 @@
+//! What became of each request.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    distribution::Distribution,
+    engine::{Event, Progress},
+    trace::Request,
+};
+
+#[derive(Debug)]
+pub(crate) struct Journal {
+    pages: Vec<Page>,
+    finished: usize,
+    refused: usize,
+    /// Things that must not happen, in the order they did.
+    contradictions: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Page {
+    arrival: Duration,
+    admitted: Option<Duration>,
+    first_token: Option<Duration>,
+    over: bool,
+}
+
+impl Journal {
+    pub(crate) fn new(requests: &[Arc<Request>]) -> Self {
+        let page = |request: &Arc<Request>| Page {
+            arrival: request.arrival,
+            ..Page::default()
+        };
+        Self {
+            pages: requests.iter().map(page).collect(),
+            finished: 0,
+            refused: 0,
+            contradictions: Vec::new(),
+        }
+    }
+
+    pub(crate) fn record(&mut self, event: Event) {
+        let page = &mut self.pages[event.number];
+        let again = match event.what {
+            Progress::Admitted => page.admitted.replace(event.at).is_some(),
+            Progress::FirstToken => page.first_token.replace(event.at).is_some(),
+            Progress::Finished => {
+                self.finished += 1;
+                std::mem::replace(&mut page.over, true)
+            }
+            Progress::Preempted => page.over,
+        };
+        if again || event.at < page.arrival {
+            self.contradictions.push(format!(
+                "request {}: {:?} again or before it came",
+                event.number, event.what
+            ));
+        }
+    }
+
+    pub(crate) fn record_refused(&mut self, number: usize) {
+        self.refused += 1;
+        if std::mem::replace(&mut self.pages[number].over, true) {
+            self.contradictions
+                .push(format!("request {number}: refused when it was over"));
+        }
+    }
+
+    pub(crate) fn arrived(&self) -> usize {
+        self.pages.len()
+    }
+
+    pub(crate) fn finished(&self) -> usize {
+        self.finished
+    }
+
+    pub(crate) fn refused(&self) -> usize {
+        self.refused
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.finished + self.refused == self.pages.len()
+    }
+
+    /// What speaks against every request having come to exactly one end.
+    pub(crate) fn contradictions(&self) -> Vec<String> {
+        let open = self.pages.iter().enumerate().filter(|(_, page)| !page.over);
+        let open =
+            open.map(|(number, _)| format!("request {number}: neither finished nor refused"));
+        self.contradictions.iter().cloned().chain(open).collect()
+    }
+
+    /// From arrival to the first token.
+    pub(crate) fn time_to_first_token(&self) -> Distribution {
+        self.since_arrival(|page| page.first_token)
+    }
+
+    /// From arrival to the first admission.
+    pub(crate) fn queueing(&self) -> Distribution {
+        self.since_arrival(|page| page.admitted)
+    }
+
+    fn since_arrival(&self, moment: impl Fn(&Page) -> Option<Duration>) -> Distribution {
+        let waited = |page: &Page| Some(moment(page)?.saturating_sub(page.arrival));
+        self.pages.iter().filter_map(waited).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    /// Requests that arrived at 10 and 20 ms.
+    fn two() -> Journal {
+        let request = |at| {
+            Arc::new(Request {
+                arrival: ms(at),
+                input_tokens: 1,
+                output_tokens: 1,
+                hash_ids: Vec::new(),
+            })
+        };
+        Journal::new(&[request(10), request(20)])
+    }
+
+    fn record(journal: &mut Journal, number: usize, at: u64, what: Progress) {
+        journal.record(Event {
+            number,
+            at: ms(at),
+            what,
+        });
+    }
+
+    #[test]
+    fn times_count_from_the_arrival() {
+        let mut journal = two();
+        record(&mut journal, 0, 11, Progress::Admitted);
+        record(&mut journal, 0, 15, Progress::FirstToken);
+        record(&mut journal, 0, 30, Progress::Finished);
+        journal.record_refused(1);
+        assert_eq!(
+            (journal.arrived(), journal.finished(), journal.refused()),
+            (2, 1, 1)
+        );
+        assert!(journal.is_complete());
+        assert_eq!(journal.queueing().summary().max, 1.0);
+        assert_eq!(journal.time_to_first_token().summary().max, 5.0);
+        assert_eq!(journal.contradictions(), [""; 0]);
+    }
+
+    #[test]
+    fn a_request_that_ends_twice_or_never_is_told() {
+        let mut journal = two();
+        record(&mut journal, 0, 30, Progress::Finished);
+        record(&mut journal, 0, 31, Progress::Finished);
+        let expected = [
+            "request 0: Finished again or before it came",
+            "request 1: neither finished nor refused",
+        ];
+        assert_eq!(journal.contradictions(), expected);
+    }
+}

@@ -1,0 +1,194 @@
+//! Replays an hour of requests in seconds: simulated engines report their load through one publisher to one router,
+//! which places every request. Everything happens in virtual time, in one actix system.
+//!
+//! ```text
+//! cargo run --release --example replay
+//! cargo run --release --example replay -- --trace mooncake-conversation.jsonl --spread --workers 16
+//! cargo run --release --example replay -- --help
+//! ```
+//!
+//! Expected output, the same each time for the same options (the figures follow the crate's defaults):
+//!
+//! ```text
+//! trace built-in, seed 1, arrivals as recorded, rate × 1
+//! 8 workers, debounce 1 ms, max_delay 10 ms, seed 1
+//! ┌─────────────────────┬───────┬───────┬────────┬────────┐
+//! │ milliseconds        ┆  mean ┆   p50 ┆    p99 ┆    max │
+//! ╞═════════════════════╪═══════╪═══════╪════════╪════════╡
+//! │ time to first token ┆ 311.3 ┆ 206.2 ┆ 1354.9 ┆ 1763.6 │
+//! …
+//! │ requests finished ┆   3958 │
+//! …
+//! requests per worker: 497 475 528 510 459 504 482 503
+//! prefix hit rate 49.2 %, 296.7 s of virtual time
+//! adds up: every request came to its end, nothing is left booked, the router knows the engines' truth
+//! ```
+//!
+//! Exit codes: 0 if it adds up, 1 if it doesn't (with what differs), 2 for a bad trace or option (with file, line and
+//! reason).
+
+mod distribution;
+mod engine;
+mod engine_actor;
+mod fleet;
+mod journal;
+mod ledger;
+mod options;
+mod recorder;
+mod report;
+mod run_log;
+mod trace;
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use actix_kv_metrics::{Coalescing, ConfigError};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::{
+    distribution::milliseconds,
+    engine::EngineConfig,
+    fleet::{Plan, RunError},
+    options::Options,
+    report::{Report, Setup},
+    trace::{ScaleError, Trace, TraceError},
+};
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            failure.exit_code()
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<(), Failure> {
+    let coalescing = coalescing(options)?;
+    let trace = trace(options)?;
+    // Opened before the work, so that a path that can't be written is told at once.
+    let json = options.json.as_deref().map(Output::create).transpose()?;
+    let progress = progress_bar(trace.requests.len());
+    let plan = Plan {
+        workers: options.workers,
+        coalescing,
+        seed: options.seed,
+        engine: EngineConfig::default(),
+    };
+    let ledger = fleet::replay(&trace, &plan, &progress);
+    progress.finish_and_clear();
+    let report = Report {
+        setup: setup(options, &trace, coalescing),
+        figures: ledger?.figures(),
+    };
+    print(&report)?;
+    json.map_or(Ok(()), |file| file.write(&report))
+}
+
+fn trace(options: &Options) -> Result<Trace, Failure> {
+    let mut trace = match &options.trace {
+        Some(path) => Trace::read(path)?,
+        None => Trace::synthetic(options.seed),
+    };
+    if options.spread {
+        trace.spread();
+    }
+    trace.scale_rate(options.rate_scale)?;
+    Ok(trace)
+}
+
+fn setup(options: &Options, trace: &Trace, coalescing: Coalescing) -> Setup {
+    Setup {
+        trace: trace.name.clone(),
+        spread: options.spread,
+        rate_scale: options.rate_scale,
+        workers: options.workers,
+        debounce: milliseconds(coalescing.debounce()),
+        max_delay: milliseconds(coalescing.max_delay()),
+        seed: options.seed,
+    }
+}
+
+fn coalescing(options: &Options) -> Result<Coalescing, ConfigError> {
+    let mut coalescing = Coalescing::builder();
+    if let Some(debounce) = options.debounce {
+        coalescing = coalescing.debounce(debounce);
+    }
+    if let Some(max_delay) = options.max_delay {
+        coalescing = coalescing.max_delay(max_delay);
+    }
+    coalescing.build()
+}
+
+/// Drawn on a terminal only.
+fn progress_bar(requests: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} requests, {eta} left");
+    ProgressBar::new(requests as u64).with_style(style.expect("the template is valid"))
+}
+
+/// A reader that has seen enough (`replay | head`) is no error.
+fn print(report: &Report) -> Result<(), Failure> {
+    match writeln!(io::stdout().lock(), "{report}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Print(error)),
+        _ => Ok(()),
+    }
+}
+
+/// A file that will hold the figures.
+#[derive(Debug)]
+struct Output {
+    path: PathBuf,
+    file: File,
+}
+
+impl Output {
+    fn create(path: &Path) -> Result<Self, Failure> {
+        let path = path.to_owned();
+        match File::create(&path) {
+            Ok(file) => Ok(Self { path, file }),
+            Err(reason) => Err(Failure::Output { path, reason }),
+        }
+    }
+
+    fn write(mut self, report: &Report) -> Result<(), Failure> {
+        let json = serde_json::to_string_pretty(report).map_err(io::Error::from);
+        let written = json.and_then(|json| writeln!(self.file, "{json}"));
+        written.map_err(|reason| Failure::Output {
+            path: self.path,
+            reason,
+        })
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    #[error(transparent)]
+    Rate(#[from] ScaleError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("{}: {reason}", path.display())]
+    Output { path: PathBuf, reason: io::Error },
+    #[error("the table can't be printed: {0}")]
+    Print(io::Error),
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+impl Failure {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Trace(_) | Self::Rate(_) | Self::Config(_) | Self::Output { .. } => {
+                ExitCode::from(2)
+            }
+            Self::Print(_) | Self::Run(_) => ExitCode::FAILURE,
+        }
+    }
+}
