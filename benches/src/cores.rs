@@ -7,6 +7,8 @@ use actix_kv_metrics::{
     sans_io::{Delivery, Link, LoadTable, Reported, Reports},
 };
 
+use crate::stream::{load, shuffled};
+
 /// A publisher's cores with one link, and a router's table, in simulated time.
 #[derive(Debug)]
 pub struct Cores {
@@ -78,4 +80,35 @@ impl Cores {
     }
 }
 
+/// Workers that change in turn, in an order that is none in memory.
+#[derive(Debug)]
+pub struct InTurn {
+    cores: Cores,
+    workers: Vec<WorkerRank>,
+    changes: usize,
+}
+
+impl InTurn {
+    pub fn new(workers: u64) -> Self {
+        let workers = shuffled(workers);
+        Self {
+            cores: Cores::new(&workers, load),
+            workers,
+            changes: 0,
+        }
+    }
+
+    /// The next worker changes.
+    pub fn change(&mut self) {
+        self.changes += 1;
+        let place = self.changes % self.workers.len();
+        let turn = self.changes / self.workers.len();
+        self.cores.pass(EVERY);
+        self.cores
+            .handle_change(self.workers[place], load((place + turn + 1) as u64));
+    }
+}
+
+/// 100,000 changes a second in total, however many workers there are.
+const EVERY: Duration = Duration::from_micros(10);
 const SETTLED: Duration = Duration::from_secs(2);

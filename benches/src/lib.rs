@@ -4,7 +4,9 @@
 //! with the least and the greatest, because absolute times drift on shared machines and ratios do not.
 
 pub mod bytes;
+pub mod choosers;
 pub mod cores;
+pub mod hot_paths;
 pub mod measure;
 pub mod opponents;
 pub mod outcome;

@@ -1,13 +1,18 @@
 //! Runs every pair and prints one table.
 
-use std::{error::Error, fs, path::PathBuf};
+use std::{
+    error::Error,
+    fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
 
 use clap::Parser;
 use kv_metrics_bench::{
     bytes::{self, CountingAllocator},
-    outcome::{Outcome, Row},
-    plots::{self, Plot, Series},
-    rows::{Effort, SUBJECTS},
+    outcome::Outcome,
+    plots::{self, Plot},
+    rows::{Effort, Findings, SUBJECTS},
 };
 
 #[global_allocator]
@@ -22,6 +27,9 @@ struct Options {
     /// Only subjects whose name contains this; may be given several times.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
+    /// Leaves the selector of dynamo-kv-router out, which some 150 crates must be built for.
+    #[arg(long)]
+    without_dynamo: bool,
     /// Writes the rows and the plots' series there.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -41,22 +49,37 @@ fn main() -> Result<(), Box<dyn Error>> {
     let wanted = |name: &str| {
         options.only.is_empty() || options.only.iter().any(|only| name.contains(only.as_str()))
     };
-    let (mut rows, mut series) = (Vec::<Row>::new(), Vec::<Series>::new());
+    let mut found = Findings::default();
     for subject in SUBJECTS.iter().filter(|subject| wanted(subject.name)) {
         eprintln!("measuring: {}", subject.name);
-        let findings = (subject.run)(effort);
-        rows.extend(findings.rows);
-        series.extend(findings.series);
+        found.extend((subject.run)(effort));
     }
-    println!("{}", Outcome(&rows));
+    if wanted("dynamo-selector") && !options.without_dynamo {
+        eprintln!("measuring: dynamo-selector (builds it first)");
+        found.extend(beside_dynamo(effort)?);
+    }
+    println!("{}", Outcome(&found.rows));
     if let Some(file) = options.json {
-        let findings = serde_json::json!({ "rows": rows, "series": series });
-        fs::write(file, serde_json::to_string_pretty(&findings)?)?;
+        fs::write(file, serde_json::to_string_pretty(&found)?)?;
     }
     if let Some(folder) = options.plots {
         for plot in Plot::ALL {
-            plots::draw(plot, &series, &folder)?;
+            plots::draw(plot, &found.series, &folder)?;
         }
     }
     Ok(())
+}
+
+/// Runs the package that links Dynamo's selector: it is no member of this workspace, because it pins tokio.
+fn beside_dynamo(effort: Effort) -> Result<Findings, Box<dyn Error>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["run", "--release", "--quiet", "--manifest-path"]);
+    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/dynamo/Cargo.toml"));
+    command.arg("--").args(effort.pick(Some("--quick"), None));
+    let output = command.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(format!("dynamo's selector: {}", output.status).into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
 }

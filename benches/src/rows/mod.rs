@@ -12,6 +12,8 @@ mod report;
 mod selection;
 mod throughput;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{outcome::Row, plots::Series};
 
 /// How much time the figures are worth.
@@ -39,10 +41,18 @@ impl Effort {
 }
 
 /// What a subject gave.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Findings {
     pub rows: Vec<Row>,
     pub series: Vec<Series>,
+}
+
+impl Findings {
+    /// Adds another subject's.
+    pub fn extend(&mut self, more: Self) {
+        self.rows.extend(more.rows);
+        self.series.extend(more.series);
+    }
 }
 
 /// A subject by name.

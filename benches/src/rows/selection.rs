@@ -6,15 +6,16 @@
 use std::{collections::VecDeque, time::Instant};
 
 use actix::Actor;
-use actix_kv_metrics::{RouterActor, RouterConfig, SelectWorker, WorkerRank, sans_io::LoadTable};
+use actix_kv_metrics::{RouterActor, RouterConfig, WorkerRank};
 
 use super::{Effort, Findings};
 use crate::{
+    choosers::{BLOCKS, Chooser, OUTSTANDING, Request, SIZES, random_load, requests},
     measure::{Pair, Spread, nanos_per_call},
     opponents::scan::ScanTable,
     outcome::{Row, Target, Unit},
     plots::{Plot, Series},
-    stream::{CAPACITY, SEED, Snapshots, shuffled},
+    stream::{SEED, Snapshots, shuffled},
     systems,
 };
 
@@ -87,9 +88,9 @@ fn updates(effort: Effort) -> [Row; 2] {
             let loads = changed
                 .into_iter()
                 .map(|worker| (worker, random_load(&mut rng)));
-            let snapshot = chooser.snapshots.next(loads.collect::<Vec<_>>());
+            let snapshot = chooser.snapshot_of(loads.collect::<Vec<_>>());
             let started = Instant::now();
-            chooser.table.handle_snapshot(snapshot, started);
+            chooser.apply(snapshot);
             started.elapsed().as_nanos() as f64 / ENTRIES as f64
         });
         let each = Spread::of(samples.collect::<Vec<_>>());
@@ -122,58 +123,6 @@ fn by_mailbox(effort: Effort) -> Row {
     });
     let name = "select and release by mailbox (round trip), 10,000 workers";
     Row::own(name, Spread::of(samples), Unit::Nanos, Target::Told)
-}
-
-/// Our table with its stream of requests.
-#[derive(Debug)]
-struct Chooser {
-    table: LoadTable,
-    snapshots: Snapshots,
-    requests: Vec<Request>,
-    outstanding: VecDeque<actix_kv_metrics::Ticket>,
-    now: Instant,
-}
-
-impl Chooser {
-    fn new(workers: u64) -> Self {
-        let mut rng = fastrand::Rng::with_seed(SEED);
-        let mut snapshots = Snapshots::of_publisher(1);
-        let config = RouterConfig::builder()
-            .seed(SEED)
-            .build()
-            .unwrap_or_default();
-        let mut table = LoadTable::new(config);
-        let now = Instant::now();
-        let loads = shuffled(workers)
-            .into_iter()
-            .map(|worker| (worker, random_load(&mut rng)));
-        table.handle_snapshot(snapshots.next(loads), now);
-        Self {
-            table,
-            snapshots,
-            requests: requests(workers),
-            outstanding: VecDeque::new(),
-            now,
-        }
-    }
-
-    /// Chooses and books for request `n`, and releases an earlier booking.
-    fn choose(&mut self, n: u64) -> Option<WorkerRank> {
-        let chosen = self.book(n);
-        if self.outstanding.len() > OUTSTANDING
-            && let Some(ticket) = self.outstanding.pop_front()
-        {
-            self.table.release(ticket);
-        }
-        chosen
-    }
-
-    fn book(&mut self, n: u64) -> Option<WorkerRank> {
-        let request = &self.requests[n as usize % self.requests.len()].request;
-        let placement = self.table.select(request, self.now).ok()?;
-        self.outstanding.push_back(placement.ticket);
-        Some(placement.worker)
-    }
 }
 
 /// The scan with the same workers and requests.
@@ -210,33 +159,4 @@ impl Scanner {
     }
 }
 
-#[derive(Debug, Clone)]
-struct Request {
-    request: SelectWorker,
-    overlaps: Vec<(WorkerRank, u32)>,
-}
-
-/// Requests of 128 blocks with overlaps on eight random workers.
-fn requests(workers: u64) -> Vec<Request> {
-    let mut rng = fastrand::Rng::with_seed(SEED);
-    let request = |_| {
-        let mut request = SelectWorker::blocks(BLOCKS);
-        let mut overlaps = Vec::new();
-        for worker in rng.choose_multiple(0..workers, 8) {
-            let overlap = rng.u32(1..BLOCKS);
-            overlaps.push((WorkerRank::from(worker), overlap));
-            request = request.overlap(worker, overlap);
-        }
-        Request { request, overlaps }
-    };
-    (0..1_024).map(request).collect()
-}
-
-fn random_load(rng: &mut fastrand::Rng) -> actix_kv_metrics::ForwardPassMetrics {
-    actix_kv_metrics::ForwardPassMetrics::new(rng.u64(..CAPACITY), CAPACITY, rng.u64(..4))
-}
-
-const SIZES: [u64; 4] = [10, 32, 1_024, 10_000];
-const BLOCKS: u32 = 128;
-const OUTSTANDING: usize = 64;
 const ENTRIES: usize = 1_000;

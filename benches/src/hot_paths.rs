@@ -1,0 +1,121 @@
+//! The hot paths whose instructions are counted: each can be run any number of times after the same setup, so that the
+//! difference of two runs is the cost of the calls alone.
+
+use std::{hint::black_box, time::Duration};
+
+use actix_kv_metrics::{Coalescing, MetricsReporter, WorkerRank};
+
+use crate::{
+    choosers::{Chooser, random_load},
+    cores::{Cores, InTurn},
+    stream::{SEED, load, shuffled},
+    systems,
+};
+
+/// A path by name, and what one call of it is.
+#[derive(Debug, Clone, Copy)]
+pub struct HotPath {
+    pub name: &'static str,
+    pub run: fn(calls: u64),
+    /// Calls of the longer of the two runs that are compared.
+    pub calls: u64,
+}
+
+pub const HOT_PATHS: [HotPath; 7] = [
+    HotPath {
+        name: "report",
+        run: report,
+        calls: 20_000,
+    },
+    HotPath {
+        name: "change-one-worker",
+        run: change_of_one_worker,
+        calls: 20_000,
+    },
+    HotPath {
+        name: "change-10000-workers",
+        run: |calls| change_in_turn(10_000, calls),
+        calls: 40_000,
+    },
+    HotPath {
+        name: "select-10000-workers",
+        run: select,
+        calls: 20_000,
+    },
+    HotPath {
+        name: "load-update-10000-workers",
+        run: update,
+        calls: 40_000,
+    },
+    HotPath {
+        name: "change-1000-workers",
+        run: |calls| change_in_turn(1_000, calls),
+        calls: 40_000,
+    },
+    HotPath {
+        name: "change-64000-workers",
+        run: |calls| change_in_turn(64_000, calls),
+        calls: 40_000,
+    },
+];
+
+/// `MetricsReporter::report` while something waits already.
+fn report(calls: u64) {
+    systems::in_system(async {
+        let (publisher, _router) = systems::publisher_and_router(Coalescing::default()).await;
+        let reporter = MetricsReporter::new(&publisher, 7);
+        systems::handled(&publisher).await;
+        for n in 0..calls {
+            let _ = black_box(reporter.report(load(n)));
+        }
+    });
+}
+
+/// A change every 0.1 ms of simulated time through reports, coalescer, link and table: delivered once in 10 ms.
+fn change_of_one_worker(calls: u64) {
+    let worker = WorkerRank::from(7);
+    let mut cores = Cores::new(&[worker], load);
+    for n in 0..calls {
+        cores.pass(Duration::from_micros(100));
+        cores.handle_change(worker, load(n));
+    }
+    black_box(&cores);
+}
+
+/// The same with many workers that change in turn, each delivered.
+fn change_in_turn(workers: u64, calls: u64) {
+    let mut workers = InTurn::new(workers);
+    for _ in 0..calls {
+        workers.change();
+    }
+    black_box(&workers);
+}
+
+/// `LoadTable::select` with eight overlaps, and the release of an earlier booking.
+fn select(calls: u64) {
+    let mut chooser = Chooser::new(10_000);
+    for n in 0..calls {
+        black_box(chooser.choose(n));
+    }
+}
+
+/// One load of a snapshot of [`ENTRIES`] taken over by `LoadTable`, the making of the snapshot included.
+fn update(calls: u64) {
+    let mut chooser = Chooser::new(10_000);
+    let mut rng = fastrand::Rng::with_seed(SEED);
+    let workers = shuffled(10_000);
+    for changed in workers
+        .chunks(ENTRIES)
+        .cycle()
+        .take(calls as usize / ENTRIES)
+    {
+        let loads = changed
+            .iter()
+            .map(|worker| (*worker, random_load(&mut rng)));
+        let snapshot = chooser.snapshot_of(loads);
+        chooser.apply(snapshot);
+    }
+    black_box(&chooser);
+}
+
+const ENTRIES: usize = 1_000;
