@@ -99,7 +99,7 @@ pub mod sans_io {
     pub use crate::publisher::{
         coalescer::{Coalescer, SnapshotContent},
         link::{Delivery, Link, LinkState},
-        reports::{Report, Reported, Reports, WorkerSlot},
+        reports::{Change, Report, Reported, Reports, WorkerSlot},
     };
     pub use crate::router::{
         choice::Placement,

@@ -177,14 +177,6 @@ impl ForwardPassMetrics {
         }
         Ok(())
     }
-
-    /// Whether `kv_active_blocks` is at or over `saturation` (0 to 1) of the capacity, with `extra` blocks on top.
-    /// A capacity of 0 means unknown, which is never saturated.
-    pub(crate) fn is_saturated(&self, saturation: f64, extra: u64) -> bool {
-        let kv = &self.kv_stats;
-        kv.kv_total_blocks > 0
-            && kv.kv_active_blocks as f64 + extra as f64 >= saturation * kv.kv_total_blocks as f64
-    }
 }
 
 /// Requests on a worker.
@@ -226,6 +218,44 @@ pub struct SpecDecodeStats {
     pub num_accepted_tokens: Option<u32>,
     /// Tokens accepted so far, by position in the draft.
     pub num_accepted_tokens_per_pos: Option<Vec<u32>>,
+}
+
+/// Metrics as they are kept, one for every worker: speculative decoding, which few engines do, stands apart.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct KeptMetrics {
+    pub(crate) worker_stats: WorkerStats,
+    pub(crate) kv_stats: KvStats,
+    spec_decode_stats: Option<Box<SpecDecodeStats>>,
+}
+
+impl KeptMetrics {
+    /// Whether `kv_active_blocks` is at or over `saturation` (0 to 1) of the capacity, with `extra` blocks on top.
+    /// A capacity of 0 means unknown, which is never saturated.
+    pub(crate) fn is_saturated(&self, saturation: f64, extra: u64) -> bool {
+        let kv = &self.kv_stats;
+        kv.kv_total_blocks > 0
+            && kv.kv_active_blocks as f64 + extra as f64 >= saturation * kv.kv_total_blocks as f64
+    }
+}
+
+impl From<ForwardPassMetrics> for KeptMetrics {
+    fn from(metrics: ForwardPassMetrics) -> Self {
+        Self {
+            worker_stats: metrics.worker_stats,
+            kv_stats: metrics.kv_stats,
+            spec_decode_stats: metrics.spec_decode_stats.map(Box::new),
+        }
+    }
+}
+
+impl From<&KeptMetrics> for ForwardPassMetrics {
+    fn from(kept: &KeptMetrics) -> Self {
+        Self {
+            worker_stats: kept.worker_stats,
+            kv_stats: kept.kv_stats,
+            spec_decode_stats: kept.spec_decode_stats.as_deref().cloned(),
+        }
+    }
 }
 
 /// Why a report was not taken. What was known of the worker stays as it was.
@@ -274,9 +304,10 @@ mod tests {
 
     #[test]
     fn a_capacity_of_zero_is_never_saturated() {
-        assert!(!ForwardPassMetrics::new(u64::MAX, 0, 0).is_saturated(0.5, u64::MAX));
-        assert!(ForwardPassMetrics::new(5, 10, 0).is_saturated(0.5, 0));
-        assert!(!ForwardPassMetrics::new(4, 10, 0).is_saturated(0.5, 0));
-        assert!(ForwardPassMetrics::new(4, 10, 0).is_saturated(0.5, 1));
+        let kept = |active, total| KeptMetrics::from(ForwardPassMetrics::new(active, total, 0));
+        assert!(!kept(u64::MAX, 0).is_saturated(0.5, u64::MAX));
+        assert!(kept(5, 10).is_saturated(0.5, 0));
+        assert!(!kept(4, 10).is_saturated(0.5, 0));
+        assert!(kept(4, 10).is_saturated(0.5, 1));
     }
 }

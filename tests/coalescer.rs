@@ -115,13 +115,13 @@ fn a_clock_that_goes_back_moves_nothing_back() {
     let mut t = Timeline::with_workers(windows(10, 100), &[1]);
     t.skip_to(20);
     t.report(1, 5);
-    let slot = match t.report(1, 6) {
-        Reported::Changed(slot) => slot,
+    let change = match t.report(1, 6) {
+        Reported::Changed(change) => change,
         other => panic!("{other:?}"),
     };
     let earlier = t.instant() - ms(15);
-    let report = t.reports.at(slot).unwrap();
-    t.link.handle_changed(slot, report, earlier);
+    let report = t.reports.at(change.slot()).unwrap();
+    t.link.handle_changed(&change, report, earlier);
     t.expect_delta(30, &[(1, 6)]);
 }
 
@@ -658,12 +658,12 @@ fn g11_ranks_of_one_worker_are_separate() {
     let ranks = [WorkerRank::new(1, 0), WorkerRank::new(1, 1)];
     let tell = |t: &mut Timeline, rank, active| {
         let reported = t.reports.handle_report(rank, load(active), None);
-        let Reported::Changed(slot) = reported else {
+        let Reported::Changed(change) = reported else {
             panic!("{reported:?}");
         };
         let now = t.instant();
-        let report = t.reports.at(slot).unwrap();
-        t.link.handle_changed(slot, report, now);
+        let report = t.reports.at(change.slot()).unwrap();
+        t.link.handle_changed(&change, report, now);
     };
     tell(&mut t, ranks[0], 1);
     tell(&mut t, ranks[1], 2);
@@ -724,9 +724,10 @@ fn a_flush_reaches_minor_windows_behind_one_that_became_ordinary_late() {
 #[test]
 fn age_counts_from_the_first_difference_and_is_cleared_by_a_return_to_equal() {
     let mut t = Timeline::with_workers(windows(10, 100), &[1]);
-    let Reported::Changed(slot) = t.report(1, 5) else {
+    let Reported::Changed(change) = t.report(1, 5) else {
         panic!()
     };
+    let slot = change.slot();
     t.expect_nothing_until(4);
     t.report(1, 6);
     assert_eq!(t.link.coalescer().age(slot, t.instant()), Some(ms(4)));

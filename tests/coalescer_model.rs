@@ -394,7 +394,7 @@ impl Run {
         let report = self.reports.get(w(id))?;
         Some(Value {
             life: report.life(),
-            metrics: report.metrics().cloned(),
+            metrics: report.metrics(),
             tickets: self.tickets.get(&id).copied().into_iter().collect(),
         })
     }
@@ -486,11 +486,11 @@ impl Run {
             }
         }
         match reported {
-            Reported::Changed(slot) => {
+            Reported::Changed(change) => {
                 assert!(new || news, "nothing changed");
                 let now = self.instant();
-                let report = self.reports.at(slot).unwrap();
-                self.link.handle_changed(slot, report, now);
+                let report = self.reports.at(change.slot()).unwrap();
+                self.link.handle_changed(&change, report, now);
                 let newest = self.truth(id).unwrap();
                 self.model.change(self.now, id, newest);
             }

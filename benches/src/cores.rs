@@ -48,10 +48,10 @@ impl Cores {
 
     /// Takes a change in; what is due stays.
     pub fn take(&mut self, worker: WorkerRank, metrics: ForwardPassMetrics) {
-        if let Reported::Changed(slot) = self.reports.handle_report(worker, metrics, None)
-            && let Some(report) = self.reports.at(slot)
+        if let Reported::Changed(change) = self.reports.handle_report(worker, metrics, None)
+            && let Some(report) = self.reports.at(change.slot())
         {
-            self.link.handle_changed(slot, report, self.now);
+            self.link.handle_changed(&change, report, self.now);
         }
     }
 

@@ -1,8 +1,8 @@
-//! The windows of one link: which workers its router must hear of, and when.
+//! What the router of one link has, and so which workers it must hear of.
 //!
 //! ```text
 //!            first difference                       quiet for debounce,
-//!            from router_has                        or max_delay is up
+//!            from what the router has               or max_delay is up
 //!   Closed ──────────────────▶ Ordinary ─────────────────────────────▶ taken ──▶ Closed
 //!     │  └──────────────────▶ Minor ──────────────────────────────────▶  ▲
 //!     │         minor           │ significant: Ordinary from now on      │
@@ -11,26 +11,21 @@
 //!     └─────────────────────▶ Urgent ───────────────────────────────────┘
 //!        first report, saturation
 //! ```
-//!
-//! All windows of a kind last equally long, so the lists they stand in are ordered by deadline as they are: opening,
-//! moving and closing a window costs constant time, and nothing is left behind.
 
 use std::{
     collections::BTreeSet,
     time::{Duration, Instant},
 };
 
-use super::reports::{Report, Reports, WorkerSlot};
+use super::{
+    reports::{Before, Change, Report, Reports, WorkerSlot},
+    windows::{NEVER, Nanos, Phase, Windows, nanos},
+};
 use crate::{
-    chain::{Chain, Links},
     config::Coalescing,
-    metrics::{ForwardPassMetrics, WorkerRank},
+    metrics::{KeptMetrics, WorkerRank},
     snapshot::WorkerLoad,
 };
-
-/// Nanoseconds since the coalescer was made; [`NEVER`] is no time at all.
-type Nanos = u64;
-const NEVER: Nanos = Nanos::MAX;
 
 /// Decides what of the [`Reports`] is due on one link, and when.
 ///
@@ -41,18 +36,11 @@ const NEVER: Nanos = Nanos::MAX;
 #[derive(Debug)]
 pub struct Coalescer {
     settings: Coalescing,
-    windows: WindowLengths,
     epoch: Instant,
     now: Nanos,
+    windows: Windows,
     tracked: Vec<Tracked>,
-    open: usize,
-    places: Links,
-    quiet: Chain,
-    due: Chain,
-    urgent: Chain,
-    caps: Links,
-    ordinary_caps: Chain,
-    minor_caps: Chain,
+    older: OlderValues,
     departures: BTreeSet<WorkerRank>,
     departures_out: Vec<WorkerRank>,
     wants_full: bool,
@@ -90,13 +78,6 @@ pub struct SnapshotContent {
     pub workers: Vec<WorkerLoad>,
 }
 
-#[derive(Debug)]
-struct WindowLengths {
-    debounce: Nanos,
-    max_delay: Nanos,
-    minor_delay: Nanos,
-}
-
 /// The snapshot that is out.
 #[derive(Debug, Clone, Copy)]
 struct Out {
@@ -104,26 +85,47 @@ struct Out {
 }
 
 /// What the router acknowledged, or will have once the snapshot that is out is acknowledged.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RouterHas {
-    #[default]
     Nothing,
+    /// A value of a life that has ended.
+    OtherLife,
     /// A delivery failed: it may have the value or not.
     Unknown,
-    Value {
-        life: u64,
-        admitted: u32,
-        metrics: Option<ForwardPassMetrics>,
-    },
+    /// The newest value: no window is open.
+    Newest,
+    /// An older one, kept while the window is open.
+    Older(u32),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Window {
-    Closed,
-    Minor,
-    Ordinary,
-    Due,
-    Urgent,
+/// The values that routers have and workers have left behind, kept while windows are open.
+#[derive(Debug, Default)]
+struct OlderValues {
+    values: Vec<Before>,
+    free: Vec<u32>,
+}
+
+impl OlderValues {
+    fn keep(&mut self, value: Before) -> RouterHas {
+        let place = if let Some(place) = self.free.pop() {
+            self.values[place as usize] = value;
+            place
+        } else {
+            self.values.push(value);
+            self.values.len() as u32 - 1
+        };
+        RouterHas::Older(place)
+    }
+
+    fn at(&self, place: u32) -> &Before {
+        &self.values[place as usize]
+    }
+
+    fn forget(&mut self, has: RouterHas) {
+        if let RouterHas::Older(place) = has {
+            self.free.push(place);
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,16 +136,9 @@ enum Difference {
     Urgent,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 struct Tracked {
     router_has: RouterHas,
-    window: Window,
-    /// The cap stands among the minor ones, also after the window became an ordinary one.
-    minor_cap: bool,
-    /// When the present quiet time of an ordinary window began.
-    quiet_from: Nanos,
-    /// Latest end of an ordinary or minor window.
-    cap: Nanos,
     last_activity: Nanos,
     last_urgent: Nanos,
     differs_since: Nanos,
@@ -155,27 +150,12 @@ struct Tracked {
 impl Tracked {
     const NEW: Self = Self {
         router_has: RouterHas::Nothing,
-        window: Window::Closed,
-        minor_cap: false,
-        quiet_from: NEVER,
-        cap: NEVER,
         last_activity: NEVER,
         last_urgent: NEVER,
         differs_since: NEVER,
         sent_in: 0,
         sent_differs_since: NEVER,
     };
-
-    fn take_over(&mut self, report: &Report, round: u64) {
-        self.router_has = RouterHas::Value {
-            life: report.life,
-            admitted: report.admitted.version,
-            metrics: report.metrics.clone(),
-        };
-        self.sent_in = round;
-        self.sent_differs_since = self.differs_since;
-        self.differs_since = NEVER;
-    }
 }
 
 impl Coalescer {
@@ -183,22 +163,11 @@ impl Coalescer {
     pub fn new(settings: Coalescing, now: Instant) -> Self {
         Self {
             settings,
-            windows: WindowLengths {
-                debounce: nanos(settings.debounce()),
-                max_delay: nanos(settings.max_delay()),
-                minor_delay: nanos(settings.minor_delay()),
-            },
             epoch: now,
             now: 0,
+            windows: Windows::new(settings),
             tracked: Vec::new(),
-            open: 0,
-            places: Links::default(),
-            quiet: Chain::EMPTY,
-            due: Chain::EMPTY,
-            urgent: Chain::EMPTY,
-            caps: Links::default(),
-            ordinary_caps: Chain::EMPTY,
-            minor_caps: Chain::EMPTY,
+            older: OlderValues::default(),
             departures: BTreeSet::new(),
             departures_out: Vec::new(),
             wants_full: true,
@@ -215,7 +184,7 @@ impl Coalescer {
 
     /// Windows that are open.
     pub fn open_windows(&self) -> usize {
-        self.open
+        self.windows.open()
     }
 
     /// Departures the router has not been told of.
@@ -225,23 +194,33 @@ impl Coalescer {
 
     /// Whether anything is to be told, now or later.
     pub fn is_pending(&self) -> bool {
-        self.wants_full || self.open > 0 || !self.departures.is_empty()
+        self.wants_full || self.windows.open() > 0 || !self.departures.is_empty()
     }
 
     /// Whether something is due that no pacing may hold back.
     pub fn is_urgent(&self) -> bool {
-        self.wants_full || !self.departures.is_empty() || !self.urgent.is_empty()
+        self.wants_full || !self.departures.is_empty() || self.windows.is_urgent()
+    }
+
+    /// Whether something is due whatever the time.
+    pub fn is_due_at_once(&self) -> bool {
+        self.is_urgent() || self.windows.is_due_at_once()
     }
 
     /// A worker's report differs from its report before.
-    pub fn handle_changed(&mut self, slot: WorkerSlot, report: &Report, now: Instant) {
+    pub fn handle_changed(&mut self, change: &Change, report: &Report, now: Instant) {
         self.advance(now);
-        self.counts.changed += 1;
+        let slot = change.slot();
         self.track(slot);
-        if self.tracked[slot.0 as usize].window == Window::Closed {
+        self.counts.changed += 1;
+        if self.windows.phase(slot.0) == Phase::Closed {
             self.counts.opened += 1;
         } else {
             self.counts.coalesced += 1;
+        }
+        let tracked = &mut self.tracked[slot.0 as usize];
+        if tracked.router_has == RouterHas::Newest {
+            tracked.router_has = self.older.keep(change.before().clone());
         }
         self.weigh(slot, report);
         self.tracked[slot.0 as usize].last_activity = self.now;
@@ -251,15 +230,21 @@ impl Coalescer {
     pub fn handle_joined(&mut self, slot: WorkerSlot, report: &Report, now: Instant) {
         self.advance(now);
         self.track(slot);
+        let tracked = &mut self.tracked[slot.0 as usize];
+        if tracked.router_has != RouterHas::Nothing {
+            self.older.forget(tracked.router_has);
+            tracked.router_has = RouterHas::OtherLife;
+        }
         self.weigh(slot, report);
     }
 
     /// The worker that was in `slot` left; `living` are left.
     pub fn handle_left(&mut self, slot: WorkerSlot, worker: WorkerRank, living: usize) {
         self.track(slot);
-        self.close(slot.0);
+        self.windows.close(slot.0);
         let was = std::mem::replace(&mut self.tracked[slot.0 as usize], Tracked::NEW);
-        if self.wants_full || matches!(was.router_has, RouterHas::Nothing) {
+        self.older.forget(was.router_has);
+        if self.wants_full || was.router_has == RouterHas::Nothing {
             return;
         }
         self.departures.insert(worker);
@@ -292,10 +277,11 @@ impl Coalescer {
             if tracked.sent_in != self.rounds {
                 continue;
             }
+            self.older.forget(tracked.router_has);
             tracked.router_has = RouterHas::Unknown;
             tracked.differs_since = tracked.differs_since.min(tracked.sent_differs_since);
-            if tracked.window != Window::Urgent {
-                self.open_as(slot as u32, Window::Due);
+            if self.windows.phase(slot as u32) != Phase::Urgent {
+                self.windows.open_at_once(slot as u32, Phase::Due);
             }
         }
         if out.full {
@@ -329,25 +315,15 @@ impl Coalescer {
 
     /// Every open window is due now.
     pub fn handle_flush(&mut self) {
-        while let Some(slot) = self.quiet.front() {
-            self.open_as(slot, Window::Due);
-        }
-        while let Some(slot) = self.minor_caps.front() {
-            self.open_as(slot, Window::Due);
-        }
+        self.windows.flush();
     }
 
     /// When the first window falls due; `None`: none will. Not after the last `now` if something is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.is_urgent() || !self.due.is_empty() {
+        if self.is_due_at_once() {
             return Some(self.epoch);
         }
-        let at = |slot: u32| &self.tracked[slot as usize];
-        let quiet = self.quiet.front().map_or(NEVER, |slot| {
-            at(slot).quiet_from.saturating_add(self.windows.debounce)
-        });
-        let cap = |chain: Chain| chain.front().map_or(NEVER, |slot| at(slot).cap);
-        let first = quiet.min(cap(self.ordinary_caps)).min(cap(self.minor_caps));
+        let first = self.windows.first_deadline();
         (first != NEVER).then(|| self.epoch + Duration::from_nanos(first))
     }
 
@@ -378,10 +354,11 @@ impl Coalescer {
         let loads = reports.iter().filter(|(slot, _)| {
             self.wants_full
                 || out.is_some_and(|(full, _)| full)
-                || self.tracked.get(slot.0 as usize).is_none_or(|tracked| {
-                    tracked.window != Window::Closed
-                        || out.is_some_and(|(_, round)| tracked.sent_in == round)
-                })
+                || self.windows.phase(slot.0) != Phase::Closed
+                || self
+                    .tracked
+                    .get(slot.0 as usize)
+                    .is_none_or(|tracked| out.is_some_and(|(_, round)| tracked.sent_in == round))
         });
         let mut workers: Vec<_> = loads.map(|(_, report)| report.worker).collect();
         workers.extend(&self.departures);
@@ -423,55 +400,44 @@ impl Coalescer {
         } else {
             tracked.differs_since = tracked.differs_since.min(now);
         }
-        if difference == Difference::Urgent {
-            tracked.last_urgent = now;
-            if tracked.window != Window::Urgent {
-                self.open_as(index, Window::Urgent);
+        let phase = self.windows.phase(index);
+        match difference {
+            Difference::Urgent => {
+                tracked.last_urgent = now;
+                if phase != Phase::Urgent {
+                    self.windows.open_at_once(index, Phase::Urgent);
+                }
             }
-            return;
-        }
-        match tracked.window {
-            Window::Due | Window::Urgent => {}
-            Window::Closed => match difference {
-                Difference::Significant if self.is_leading(slot) => {
-                    self.open_as(index, Window::Due)
+            Difference::Significant if phase == Phase::Closed => {
+                if self.is_leading(slot) {
+                    self.windows.open_at_once(index, Phase::Due);
+                } else {
+                    self.windows.open_ordinary(index, now);
                 }
-                Difference::Significant => self.open_ordinary(index),
-                Difference::Minor => self.open_minor(index),
-                Difference::None | Difference::Urgent => {}
-            },
-            Window::Minor if tracked.cap <= now || difference != Difference::Significant => {}
-            Window::Minor => self.make_ordinary(index),
-            Window::Ordinary => {
-                let end = tracked.quiet_from.saturating_add(self.windows.debounce);
-                if end.min(tracked.cap) > now {
-                    tracked.quiet_from = now;
-                    self.places.move_to_back(&mut self.quiet, index);
-                }
+            }
+            Difference::Minor if phase == Phase::Closed => self.windows.open_minor(index, now),
+            Difference::None if phase == Phase::Closed => {}
+            Difference::None | Difference::Minor | Difference::Significant => {
+                let significant = difference == Difference::Significant;
+                self.windows.handle_activity(index, significant, now);
             }
         }
     }
 
     fn difference(&self, slot: WorkerSlot, report: &Report) -> Difference {
         let tracked = &self.tracked[slot.0 as usize];
-        let (life, admitted, metrics) = match &tracked.router_has {
-            RouterHas::Nothing => return Difference::Urgent,
+        let has = match tracked.router_has {
+            RouterHas::Nothing | RouterHas::OtherLife => return Difference::Urgent,
             RouterHas::Unknown => return Difference::Significant,
-            RouterHas::Value {
-                life,
-                admitted,
-                metrics,
-            } => (*life, *admitted, metrics),
+            RouterHas::Newest => return Difference::None,
+            RouterHas::Older(place) => self.older.at(place),
         };
-        if life != report.life {
-            return Difference::Urgent;
-        }
-        let minor = if admitted == report.admitted.version {
+        let minor = if has.admitted == report.admitted.version() {
             Difference::None
         } else {
             Difference::Minor
         };
-        match (metrics, &report.metrics) {
+        match (&has.metrics, &report.metrics) {
             (None, None) => minor,
             (None, Some(_)) => Difference::Urgent,
             (Some(_), None) => Difference::Significant,
@@ -483,13 +449,13 @@ impl Coalescer {
     fn weigh_metrics(
         &self,
         tracked: &Tracked,
-        has: &ForwardPassMetrics,
-        newest: &ForwardPassMetrics,
+        has: &KeptMetrics,
+        newest: &KeptMetrics,
     ) -> Difference {
         if let Some(saturation) = self.settings.saturation() {
             let entered = newest.is_saturated(saturation, 0) && !has.is_saturated(saturation, 0);
             let rested = tracked.last_urgent == NEVER
-                || self.now - tracked.last_urgent >= self.windows.max_delay;
+                || self.now - tracked.last_urgent >= nanos(self.settings.max_delay());
             if entered {
                 return if rested {
                     Difference::Urgent
@@ -515,97 +481,16 @@ impl Coalescer {
     /// Whether a first change now is due at once.
     fn is_leading(&self, slot: WorkerSlot) -> bool {
         let last = self.tracked[slot.0 as usize].last_activity;
-        self.settings.leading() && (last == NEVER || self.now - last >= self.windows.debounce)
-    }
-
-    fn open_ordinary(&mut self, slot: u32) {
-        self.open += 1;
-        let tracked = &mut self.tracked[slot as usize];
-        tracked.window = Window::Ordinary;
-        tracked.minor_cap = false;
-        tracked.quiet_from = self.now;
-        tracked.cap = self.now.saturating_add(self.windows.max_delay);
-        self.places.push_back(&mut self.quiet, slot);
-        self.caps.push_back(&mut self.ordinary_caps, slot);
-    }
-
-    fn open_minor(&mut self, slot: u32) {
-        self.open += 1;
-        let tracked = &mut self.tracked[slot as usize];
-        tracked.window = Window::Minor;
-        tracked.minor_cap = true;
-        tracked.cap = self.now.saturating_add(self.windows.minor_delay);
-        self.caps.push_back(&mut self.minor_caps, slot);
-    }
-
-    /// The first significant change of a minor window: an ordinary one from now on, at the latest at its old end.
-    fn make_ordinary(&mut self, slot: u32) {
-        let tracked = &mut self.tracked[slot as usize];
-        tracked.window = Window::Ordinary;
-        tracked.quiet_from = self.now;
-        self.places.push_back(&mut self.quiet, slot);
-        let cap = self.now.saturating_add(self.windows.max_delay);
-        if cap < tracked.cap {
-            tracked.cap = cap;
-            tracked.minor_cap = false;
-            self.caps.remove(&mut self.minor_caps, slot);
-            self.caps.push_back(&mut self.ordinary_caps, slot);
-        }
-    }
-
-    /// Makes the worker due at once, whatever its window was.
-    fn open_as(&mut self, slot: u32, window: Window) {
-        self.close(slot);
-        self.open += 1;
-        self.tracked[slot as usize].window = window;
-        let chain = if window == Window::Urgent {
-            &mut self.urgent
-        } else {
-            &mut self.due
-        };
-        self.places.push_back(chain, slot);
-    }
-
-    fn close(&mut self, slot: u32) {
-        let tracked = &mut self.tracked[slot as usize];
-        let window = std::mem::replace(&mut tracked.window, Window::Closed);
-        if matches!(window, Window::Ordinary | Window::Minor) {
-            let caps = if tracked.minor_cap {
-                &mut self.minor_caps
-            } else {
-                &mut self.ordinary_caps
-            };
-            self.caps.remove(caps, slot);
-        }
-        let chain = match window {
-            Window::Closed => return,
-            Window::Minor => None,
-            Window::Ordinary => Some(&mut self.quiet),
-            Window::Due => Some(&mut self.due),
-            Window::Urgent => Some(&mut self.urgent),
-        };
-        if let Some(chain) = chain {
-            self.places.remove(chain, slot);
-        }
-        self.open -= 1;
+        self.settings.leading()
+            && (last == NEVER || self.now - last >= nanos(self.settings.debounce()))
     }
 
     fn take_all(&mut self, reports: &Reports) -> SnapshotContent {
-        for chain in [
-            &mut self.quiet,
-            &mut self.due,
-            &mut self.urgent,
-            &mut self.ordinary_caps,
-            &mut self.minor_caps,
-        ] {
-            *chain = Chain::EMPTY;
-        }
-        self.open = 0;
+        self.windows.close_all();
         self.departures.clear();
         let mut workers = Vec::with_capacity(reports.len());
         for (slot, report) in reports.iter() {
             self.track(slot);
-            self.tracked[slot.0 as usize].window = Window::Closed;
             workers.push(self.take(slot, report));
         }
         SnapshotContent {
@@ -617,15 +502,18 @@ impl Coalescer {
 
     fn take_due(&mut self, reports: &Reports) -> SnapshotContent {
         let mut workers = Vec::new();
-        while let Some(slot) = self.first_due() {
-            self.close(slot);
+        while let Some(slot) = self.windows.first_due(self.now) {
+            self.windows.close(slot);
             let slot = WorkerSlot(slot);
             let Some(report) = reports.at(slot) else {
                 continue;
             };
             if self.difference(slot, report) == Difference::None {
                 self.counts.suppressed += 1;
-                self.tracked[slot.0 as usize].differs_since = NEVER;
+                let tracked = &mut self.tracked[slot.0 as usize];
+                tracked.differs_since = NEVER;
+                self.older.forget(tracked.router_has);
+                tracked.router_has = RouterHas::Newest;
             } else {
                 workers.push(self.take(slot, report));
             }
@@ -639,35 +527,21 @@ impl Coalescer {
         }
     }
 
-    fn first_due(&self) -> Option<u32> {
-        let at = |slot: u32| &self.tracked[slot as usize];
-        let quiet_long_enough =
-            |slot: &u32| at(*slot).quiet_from.saturating_add(self.windows.debounce) <= self.now;
-        let capped = |slot: &u32| at(*slot).cap <= self.now;
-        (self.urgent.front())
-            .or_else(|| self.due.front())
-            .or_else(|| self.quiet.front().filter(quiet_long_enough))
-            .or_else(|| self.ordinary_caps.front().filter(capped))
-            .or_else(|| self.minor_caps.front().filter(capped))
-    }
-
     fn take(&mut self, slot: WorkerSlot, report: &Report) -> WorkerLoad {
         let tracked = &mut self.tracked[slot.0 as usize];
         let age = self.now.saturating_sub(tracked.differs_since);
-        tracked.take_over(report, self.rounds);
+        self.older.forget(tracked.router_has);
+        tracked.router_has = RouterHas::Newest;
+        tracked.sent_in = self.rounds;
+        tracked.sent_differs_since = std::mem::replace(&mut tracked.differs_since, NEVER);
         WorkerLoad {
             worker: report.worker,
             life: report.life,
-            metrics: report.metrics.clone(),
+            metrics: report.metrics(),
             admitted: report.admitted.tickets().to_vec(),
             age: Duration::from_nanos(age),
         }
     }
-}
-
-/// As many nanoseconds as fit: 584 years or more are for ever.
-fn nanos(duration: Duration) -> Nanos {
-    u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
 }
 
 /// Departures that are told one by one even if they outnumber the living: a full snapshot would not be smaller.

@@ -19,7 +19,7 @@ use std::{
 
 use super::{
     coalescer::{Coalescer, CoalescerCounts, SnapshotContent},
-    reports::{Report, Reports, WorkerSlot},
+    reports::{Change, Report, Reports, WorkerSlot},
 };
 use crate::{
     config::{Backoff, Coalescing},
@@ -189,9 +189,9 @@ impl Link {
     }
 
     /// A worker's report differs from its report before.
-    pub fn handle_changed(&mut self, slot: WorkerSlot, report: &Report, now: Instant) {
+    pub fn handle_changed(&mut self, change: &Change, report: &Report, now: Instant) {
         if !self.is_lost() {
-            self.coalescer.handle_changed(slot, report, now);
+            self.coalescer.handle_changed(change, report, now);
         }
     }
 

@@ -28,6 +28,7 @@ pub(crate) mod reports;
 mod slot;
 pub(crate) mod stats;
 pub(crate) mod timer;
+mod windows;
 
 use self::{
     flush::{FlushReport, Waiter},
@@ -262,11 +263,11 @@ impl PublisherActor {
         match reported {
             Reported::Late => self.counts.late += 1,
             Reported::Unchanged => self.counts.unchanged += 1,
-            Reported::Changed(slot) => {
+            Reported::Changed(change) => {
                 self.counts.changed += 1;
-                if let Some(report) = self.reports.at(slot) {
+                if let Some(report) = self.reports.at(change.slot()) {
                     for attached in &mut self.attached {
-                        attached.link.handle_changed(slot, report, now);
+                        attached.link.handle_changed(&change, report, now);
                     }
                 }
             }

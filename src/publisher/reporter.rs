@@ -83,7 +83,7 @@ impl MetricsReporter {
             self.rejected.fetch_add(1, Ordering::Relaxed);
             return Err(error.into());
         }
-        self.offer(|waiting| waiting.metrics = Some(metrics))
+        self.offer(|waiting| waiting.metrics = Some(metrics.into()))
     }
 
     /// The worker admitted the request booked under `ticket`, so routers can settle the booking. Goes with the next report
@@ -93,7 +93,9 @@ impl MetricsReporter {
     ///
     /// [`ReportError`] if the publisher is gone or this life of the worker has ended.
     pub fn admitted(&self, ticket: Ticket) -> Result<(), ReportError> {
-        self.offer(|waiting| waiting.admit(ticket))
+        self.offer(|waiting| {
+            waiting.admitted.merge(ticket);
+        })
     }
 
     /// Reports that were replaced in the slot before the publisher fetched them.
@@ -124,16 +126,6 @@ impl MetricsReporter {
 impl Drop for MetricsReporter {
     fn drop(&mut self) {
         self.publisher.do_send(ReporterLeft(self.slot.clone()));
-    }
-}
-
-impl WaitingReport {
-    /// Keeps the newest ticket of each router.
-    fn admit(&mut self, ticket: Ticket) {
-        match self.admitted.iter_mut().find(|t| t.router == ticket.router) {
-            Some(known) => *known = (*known).max(ticket),
-            None => self.admitted.push(ticket),
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 use super::slot::Slot;
 use crate::{
     epoch,
-    metrics::{ForwardPassMetrics, WorkerRank},
+    metrics::{ForwardPassMetrics, KeptMetrics, WorkerRank},
     snapshot::Ticket,
 };
 
@@ -20,7 +20,7 @@ pub struct WorkerSlot(pub(crate) u32);
 pub struct Report {
     pub(crate) worker: WorkerRank,
     pub(crate) life: u64,
-    pub(crate) metrics: Option<ForwardPassMetrics>,
+    pub(crate) metrics: Option<KeptMetrics>,
     pub(crate) admitted: Admitted,
     reporter: Option<Arc<ReporterSlot>>,
 }
@@ -37,46 +37,103 @@ impl Report {
     }
 
     /// Newest metrics; `None` before the first report of this life.
-    pub fn metrics(&self) -> Option<&ForwardPassMetrics> {
-        self.metrics.as_ref()
+    pub fn metrics(&self) -> Option<ForwardPassMetrics> {
+        self.metrics.as_ref().map(ForwardPassMetrics::from)
+    }
+
+    /// Takes newer metrics and tickets over, if there are any.
+    fn change(
+        &mut self,
+        slot: WorkerSlot,
+        metrics: Option<KeptMetrics>,
+        admit: impl FnOnce(&mut Admitted) -> bool,
+    ) -> Reported {
+        let admitted = self.admitted.version();
+        let news = admit(&mut self.admitted);
+        let metrics = if metrics.is_some() && metrics != self.metrics {
+            std::mem::replace(&mut self.metrics, metrics)
+        } else if news {
+            self.metrics.clone()
+        } else {
+            return Reported::Unchanged;
+        };
+        Reported::Changed(Change {
+            slot,
+            before: Before { admitted, metrics },
+        })
     }
 }
 
-/// Newest admitted ticket of each router, and how often that changed.
+/// A report that differs from the one before, and what that was.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    slot: WorkerSlot,
+    before: Before,
+}
+
+impl Change {
+    /// Whose report it is.
+    pub fn slot(&self) -> WorkerSlot {
+        self.slot
+    }
+
+    pub(crate) fn before(&self) -> &Before {
+        &self.before
+    }
+}
+
+/// A report as it was before a change.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Before {
+    pub(crate) admitted: u32,
+    pub(crate) metrics: Option<KeptMetrics>,
+}
+
+/// Newest admitted ticket of each router, and how often that changed. Takes no room while no ticket was echoed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Admitted {
+pub(crate) struct Admitted(Option<Box<Echoes>>);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Echoes {
     tickets: Vec<Ticket>,
-    pub(crate) version: u32,
+    version: u32,
 }
 
 impl Admitted {
     /// Merges by maximum per router; whether it was news.
     pub(crate) fn merge(&mut self, ticket: Ticket) -> bool {
-        match self.tickets.iter_mut().find(|t| t.router == ticket.router) {
+        let echoes = self.0.get_or_insert_default();
+        let tickets = &mut echoes.tickets;
+        match tickets.iter_mut().find(|t| t.router == ticket.router) {
             Some(known) if known.number >= ticket.number => return false,
             Some(known) => *known = ticket,
             None => {
-                if self.tickets.len() == MAX_ROUTERS {
-                    self.tickets.sort_unstable();
-                    self.tickets.remove(0);
+                if tickets.len() == MAX_ROUTERS {
+                    tickets.sort_unstable();
+                    tickets.remove(0);
                 }
-                self.tickets.push(ticket);
+                tickets.push(ticket);
             }
         }
-        self.version = self.version.wrapping_add(1);
+        echoes.version = echoes.version.wrapping_add(1);
         true
     }
 
-    pub(crate) fn merge_all(&mut self, tickets: &[Ticket]) -> bool {
+    pub(crate) fn merge_all(&mut self, others: &Self) -> bool {
         let mut news = false;
-        for ticket in tickets {
+        for ticket in others.tickets() {
             news |= self.merge(*ticket);
         }
         news
     }
 
     pub(crate) fn tickets(&self) -> &[Ticket] {
-        &self.tickets
+        self.0.as_ref().map_or(&[], |echoes| &echoes.tickets)
+    }
+
+    /// Changes with every news.
+    pub(crate) fn version(&self) -> u32 {
+        self.0.as_ref().map_or(0, |echoes| echoes.version)
     }
 }
 
@@ -91,15 +148,15 @@ pub(crate) struct ReporterSlot {
 
 #[derive(Debug, Default)]
 pub(crate) struct WaitingReport {
-    pub(crate) metrics: Option<ForwardPassMetrics>,
-    pub(crate) admitted: Vec<Ticket>,
+    pub(crate) metrics: Option<KeptMetrics>,
+    pub(crate) admitted: Admitted,
 }
 
 /// What became of a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Reported {
     /// It differs from the one before: the links must hear of it.
-    Changed(WorkerSlot),
+    Changed(Change),
     /// It is the same again.
     Unchanged,
     /// It is of a life that has ended.
@@ -160,16 +217,9 @@ impl Reports {
         let Some(row) = &mut self.rows[slot.0 as usize] else {
             return Reported::Late;
         };
-        let news = admitted.is_some_and(|ticket| row.admitted.merge(ticket));
-        if row.metrics.as_ref() == Some(&metrics) {
-            return if news {
-                Reported::Changed(slot)
-            } else {
-                Reported::Unchanged
-            };
-        }
-        row.metrics = Some(metrics);
-        Reported::Changed(slot)
+        row.change(slot, Some(metrics.into()), |known| {
+            admitted.is_some_and(|ticket| known.merge(ticket))
+        })
     }
 
     /// A worker is known and has not reported yet. `None` if it is known already.
@@ -222,16 +272,9 @@ impl Reports {
         let Some(waiting) = waiting else {
             return Reported::Unchanged;
         };
-        let mut changed = row.admitted.merge_all(&waiting.admitted);
-        if waiting.metrics.is_some() && waiting.metrics != row.metrics {
-            row.metrics = waiting.metrics;
-            changed = true;
-        }
-        if changed {
-            Reported::Changed(slot)
-        } else {
-            Reported::Unchanged
-        }
+        row.change(slot, waiting.metrics, |known| {
+            known.merge_all(&waiting.admitted)
+        })
     }
 
     /// A reporter is gone: ends its own life only.
@@ -298,7 +341,7 @@ mod tests {
     fn offer(reporter: &ReporterSlot, active: u64) {
         reporter
             .waiting
-            .offer(|waiting| waiting.metrics = Some(load(active)));
+            .offer(|waiting| waiting.metrics = Some(load(active).into()));
     }
 
     #[test]
@@ -375,13 +418,13 @@ mod tests {
         assert!(!admitted.merge(ticket(1, 4)));
         assert!(admitted.merge(ticket(2, 1)));
         assert_eq!(
-            (admitted.tickets.as_slice(), admitted.version),
+            (admitted.tickets(), admitted.version()),
             (&[ticket(1, 5), ticket(2, 1)][..], 2)
         );
         for router in 3..100 {
             admitted.merge(ticket(router, 1));
         }
-        assert_eq!(admitted.tickets.len(), MAX_ROUTERS);
-        assert!(admitted.tickets.contains(&ticket(99, 1)));
+        assert_eq!(admitted.tickets().len(), MAX_ROUTERS);
+        assert!(admitted.tickets().contains(&ticket(99, 1)));
     }
 }

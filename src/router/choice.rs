@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{
-    index::CostIndex,
+    index::{CostIndex, Order},
     reservations::Booked,
     selection::{Candidates, Cost, SelectError, SelectWorker},
     table::{LoadTable, Row},
@@ -27,26 +27,17 @@ pub struct Placement {
 
 /// Every worker in the order of its cost to a request without overlap.
 ///
-/// Workers whose load is known stand in one index. Those whose load is not stand in another by their bookings alone: the
+/// Workers whose load is known stand in one order. Those whose load is not stand in another by their bookings alone: the
 /// average they are charged is the same for all of them, so it need not be applied one by one.
 #[derive(Debug)]
 pub(super) struct Pricing {
     waiting_weight: f64,
     saturation: Option<f64>,
-    known: CostIndex,
-    unknown: CostIndex,
-    weighed: Vec<Weighed>,
+    index: CostIndex,
     /// Sums over the known workers, exact: no drift, whatever comes and goes.
     active_sum: u128,
     waiting_sum: u128,
     known_count: u64,
-}
-
-/// What of a worker went into the sums.
-#[derive(Debug, Clone, Copy, Default)]
-struct Weighed {
-    known: Option<(u64, u64)>,
-    saturated: bool,
 }
 
 impl Pricing {
@@ -54,62 +45,56 @@ impl Pricing {
         Self {
             waiting_weight: config.waiting_weight(),
             saturation: config.saturation(),
-            known: CostIndex::default(),
-            unknown: CostIndex::default(),
-            weighed: Vec::new(),
+            index: CostIndex::default(),
             active_sum: 0,
             waiting_sum: 0,
             known_count: 0,
         }
     }
 
+    /// Takes the worker's load out of the sums, before it changes.
+    pub(super) fn forget(&mut self, row: &mut Row) {
+        if std::mem::replace(&mut row.counted, false) {
+            let (active, waiting) = row.known_load().unwrap_or_default();
+            self.active_sum -= u128::from(active);
+            self.waiting_sum -= u128::from(waiting);
+            self.known_count -= 1;
+        }
+    }
+
     /// Puts the worker where its present load and bookings belong.
-    pub(super) fn place(&mut self, index: u32, row: &Row, booked: Booked) {
-        let known = row.metrics.as_ref().filter(|_| !row.stale);
-        let load = known.map(|metrics| {
-            let kv_active = metrics.kv_stats.kv_active_blocks;
-            (kv_active, metrics.worker_stats.num_requests_waiting)
-        });
-        let saturated = known.is_some_and(|metrics| {
-            self.saturation
-                .is_some_and(|saturation| metrics.is_saturated(saturation, booked.blocks))
-        });
-        self.weigh(
-            index,
-            Weighed {
-                known: load,
-                saturated,
-            },
-        );
-        if saturated {
-            self.known.remove(index);
-            self.unknown.remove(index);
-        } else if load.is_some() {
-            self.unknown.remove(index);
-            let cost = self.cost(index, booked);
-            self.known.insert(index, cost.load());
+    pub(super) fn place(&mut self, index: u32, row: &mut Row, booked: Booked) {
+        let known = row.known_load();
+        if let (Some((active, waiting)), false) = (known, row.counted) {
+            row.counted = true;
+            self.active_sum += u128::from(active);
+            self.waiting_sum += u128::from(waiting);
+            self.known_count += 1;
+        }
+        row.saturated = self
+            .saturation
+            .is_some_and(|saturation| row.is_saturated(saturation, booked.blocks));
+        if row.saturated {
+            self.index.remove(index);
+        } else if known.is_some() {
+            let cost = self.cost(row, booked).load();
+            self.index.insert(index, Order::Known, cost);
         } else {
-            self.known.remove(index);
-            self.unknown.insert(index, self.booked_cost(booked));
+            let cost = self.booked_cost(booked);
+            self.index.insert(index, Order::Unknown, cost);
         }
     }
 
     /// The worker is gone.
-    pub(super) fn remove(&mut self, index: u32) {
-        self.weigh(index, Weighed::default());
-        self.known.remove(index);
-        self.unknown.remove(index);
-    }
-
-    /// Whether the worker is at or over the threshold, its bookings included.
-    pub(super) fn is_saturated(&self, index: u32) -> bool {
-        self.weighed[index as usize].saturated
+    pub(super) fn remove(&mut self, index: u32, row: &mut Row) {
+        self.forget(row);
+        self.index.remove(index);
     }
 
     /// What the worker costs a request, but for its prefill.
-    fn cost(&self, index: u32, booked: Booked) -> Cost {
-        let weighed = self.weighed[index as usize];
-        let (active, waiting) = match weighed.known {
+    fn cost(&self, row: &Row, booked: Booked) -> Cost {
+        let known = row.known_load();
+        let (active, waiting) = match known {
             Some((active, waiting)) => (active as f64, waiting as f64),
             None => self.average(),
         };
@@ -118,7 +103,7 @@ impl Pricing {
             active,
             booked: self.booked_cost(booked),
             waiting: self.waiting_weight * waiting,
-            estimated: weighed.known.is_none(),
+            estimated: known.is_none(),
         }
     }
 
@@ -133,24 +118,6 @@ impl Pricing {
             self.active_sum as f64 / count,
             self.waiting_sum as f64 / count,
         )
-    }
-
-    fn weigh(&mut self, index: u32, weighed: Weighed) {
-        let place = index as usize;
-        if self.weighed.len() <= place {
-            self.weighed.resize(place + 1, Weighed::default());
-        }
-        let before = std::mem::replace(&mut self.weighed[place], weighed);
-        if let Some((active, waiting)) = before.known {
-            self.active_sum -= u128::from(active);
-            self.waiting_sum -= u128::from(waiting);
-            self.known_count -= 1;
-        }
-        if let Some((active, waiting)) = weighed.known {
-            self.active_sum += u128::from(active);
-            self.waiting_sum += u128::from(waiting);
-            self.known_count += 1;
-        }
     }
 }
 
@@ -204,13 +171,12 @@ impl LoadTable {
             SelectionPolicy::LeastCost => self.least_cost(request),
         };
         let index = chosen.inspect_err(|_| self.counts.not_selected += 1)?;
-        self.counts.selected += 1;
-        let worker = self
-            .row(index)
-            .map_or_else(WorkerRank::default, |row| row.worker);
+        let row = self.row(index).ok_or(SelectError::NoWorkers)?;
+        let worker = row.worker;
         let overlap = request.overlap_of(worker);
-        let cost = self.price(request, index, overlap);
+        let cost = self.price(request, index, row, overlap);
         let missing = request.blocks.saturating_sub(overlap);
+        self.counts.selected += 1;
         let ticket = self.book(index, u64::from(missing), now);
         Ok(Placement {
             worker,
@@ -224,11 +190,11 @@ impl LoadTable {
     }
 
     /// What the worker in `index` would cost the request now.
-    fn price(&self, request: &SelectWorker, index: u32, overlap: u32) -> Cost {
+    fn price(&self, request: &SelectWorker, index: u32, row: &Row, overlap: u32) -> Cost {
+        let missing = request.blocks.saturating_sub(overlap);
         Cost {
-            prefill: self.config.overlap_weight()
-                * f64::from(request.blocks.saturating_sub(overlap)),
-            ..self.pricing.cost(index, self.reservations.booked(index))
+            prefill: self.config.overlap_weight() * f64::from(missing),
+            ..self.pricing.cost(row, self.reservations.booked(index))
         }
     }
 
@@ -271,14 +237,11 @@ impl LoadTable {
         let mut any = false;
         for index in candidates {
             any = true;
-            let Some(row) = self
-                .row(index)
-                .filter(|_| !self.pricing.is_saturated(index))
-            else {
+            let Some(row) = self.row(index).filter(|row| !row.saturated) else {
                 continue;
             };
             let overlap = request.overlap_of(row.worker);
-            let total = self.price(request, index, overlap).total();
+            let total = self.price(request, index, row, overlap).total();
             cheapest.offer(&mut self.rng, total, 1, |_| index);
         }
         let nobody = if any { SelectError::AllSaturated } else { none };
@@ -288,30 +251,29 @@ impl LoadTable {
     /// Prices those with overlap one by one; the rest come from the index, cheapest first.
     fn least_cost_of_all(&mut self, request: &SelectWorker) -> Result<u32, SelectError> {
         let mut cheapest = Cheapest::NONE;
-        let prefill = self.config.overlap_weight() * f64::from(request.blocks);
-        for index in [&self.pricing.known, &self.pricing.unknown] {
-            let Some((_, rows)) = index.lowest() else {
+        for order in [Order::Known, Order::Unknown] {
+            let rows = self.pricing.index.lowest(order).unwrap_or_default();
+            let Some(row) = rows.first().and_then(|first| self.row(*first)) else {
                 continue;
             };
-            let load = self
-                .pricing
-                .cost(rows[0], self.reservations.booked(rows[0]));
-            let total = Cost { prefill, ..load }.total();
+            let total = self.price(request, rows[0], row, 0).total();
             cheapest.offer(&mut self.rng, total, rows.len(), |rng| {
                 rows[rng.usize(..rows.len())]
             });
         }
         let without_overlap = cheapest.best.map(|(_, total)| total);
         for (worker, overlap) in &request.overlaps {
-            let index = self.slots.get(worker).copied();
-            let Some(index) = index.filter(|index| !self.pricing.is_saturated(*index)) else {
+            let Some(index) = self.slots.get(worker).copied() else {
                 continue;
             };
-            let total = self.price(request, index, *overlap).total();
+            let Some(row) = self.row(index).filter(|row| !row.saturated) else {
+                continue;
+            };
+            let total = self.price(request, index, row, *overlap).total();
             // Among the lowest already without its overlap, it has been offered already.
             let offered = without_overlap == Some(total)
-                && without_overlap == Some(self.price(request, index, 0).total())
-                && self.is_lowest_without_overlap(index);
+                && without_overlap == Some(self.price(request, index, row, 0).total())
+                && self.pricing.index.is_lowest(index);
             if !offered {
                 cheapest.offer(&mut self.rng, total, 1, |_| index);
             }
@@ -322,15 +284,5 @@ impl LoadTable {
             SelectError::AllSaturated
         };
         cheapest.best.map(|(index, _)| index).ok_or(nobody)
-    }
-
-    fn is_lowest_without_overlap(&self, index: u32) -> bool {
-        [&self.pricing.known, &self.pricing.unknown]
-            .iter()
-            .any(|costs| {
-                costs
-                    .lowest()
-                    .is_some_and(|(cost, _)| costs.is_at(index, cost))
-            })
     }
 }

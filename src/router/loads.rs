@@ -89,14 +89,14 @@ impl LoadTable {
                     worker: row.worker,
                     publisher: row.owner,
                     life: row.life,
-                    metrics: row.metrics.clone(),
+                    metrics: row.metrics.as_ref().map(ForwardPassMetrics::from),
                     age: now.saturating_duration_since(row.arrived_at),
                     standing: match &row.metrics {
                         None => Standing::Unknown,
                         Some(_) if row.stale => Standing::Stale,
                         Some(_) => Standing::Fresh,
                     },
-                    saturated: self.pricing.is_saturated(index as u32),
+                    saturated: row.saturated,
                     booked_blocks: booked.blocks,
                     booked_requests: booked.requests,
                 })

@@ -16,7 +16,7 @@ use crate::{
     chain::{Chain, Links},
     config::RouterConfig,
     epoch,
-    metrics::{ForwardPassMetrics, WorkerId, WorkerRank},
+    metrics::{KeptMetrics, WorkerId, WorkerRank},
     snapshot::{LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, Ticket, WorkerLoad},
 };
 
@@ -62,15 +62,34 @@ pub(super) struct Row {
     pub(super) worker: WorkerRank,
     pub(super) owner: PublisherId,
     pub(super) life: u64,
-    pub(super) metrics: Option<ForwardPassMetrics>,
+    pub(super) metrics: Option<KeptMetrics>,
     pub(super) arrived_at: Instant,
     pub(super) stale: bool,
+    /// Its load went into the sums over the known workers.
+    pub(super) counted: bool,
+    /// It is at or over the threshold, its bookings included.
+    pub(super) saturated: bool,
     /// It has echoed a ticket in this life.
     echoes: bool,
     /// It stands in the list of silent workers, since then.
     silent_since: Option<Instant>,
     /// The last snapshot that named it.
     named_in: u64,
+}
+
+impl Row {
+    /// Blocks in use and requests waiting, unless they are not known.
+    pub(super) fn known_load(&self) -> Option<(u64, u64)> {
+        let metrics = self.metrics.as_ref().filter(|_| !self.stale)?;
+        let waiting = metrics.worker_stats.num_requests_waiting;
+        Some((metrics.kv_stats.kv_active_blocks, waiting))
+    }
+
+    /// Whether it is known to be at or over the threshold, with `booked` blocks on top.
+    pub(super) fn is_saturated(&self, saturation: f64, booked: u64) -> bool {
+        let known = self.metrics.as_ref().filter(|_| !self.stale);
+        known.is_some_and(|metrics| metrics.is_saturated(saturation, booked))
+    }
 }
 
 /// Counters of a load table.
@@ -251,6 +270,7 @@ impl LoadTable {
             if silence < self.config.stale_after() {
                 break;
             }
+            self.pricing.forget(row);
             row.stale = true;
             row.silent_since = None;
             self.silent_links.remove(&mut self.silent, index);
@@ -304,6 +324,7 @@ impl LoadTable {
             self.counts.late_loads += 1;
             return;
         }
+        self.pricing.forget(row);
         row.owner = publisher;
         row.named_in = snapshot;
         if load.life > row.life {
@@ -316,7 +337,7 @@ impl LoadTable {
         }
         let reports = metrics.is_some();
         if reports {
-            row.metrics = metrics;
+            row.metrics = metrics.map(KeptMetrics::from);
             row.arrived_at = now;
             row.stale = false;
         }
@@ -375,6 +396,8 @@ impl LoadTable {
             metrics: None,
             arrived_at: now,
             stale: false,
+            counted: false,
+            saturated: false,
             echoes: false,
             silent_since: None,
             named_in: 0,
@@ -413,7 +436,7 @@ impl LoadTable {
         if row.silent_since.take().is_some() {
             self.silent_links.remove(&mut self.silent, index);
         }
-        self.pricing.remove(index);
+        self.pricing.remove(index, &mut row);
         self.slots.remove(&row.worker);
         let id = row.worker.worker();
         if let Some(ranks) = self.ranks.get_mut(&id) {

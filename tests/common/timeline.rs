@@ -119,10 +119,10 @@ impl Timeline {
     }
 
     fn tell(&mut self, reported: Reported) -> Reported {
-        if let Reported::Changed(slot) = reported {
-            let report = self.reports.at(slot).unwrap();
+        if let Reported::Changed(change) = &reported {
+            let report = self.reports.at(change.slot()).unwrap();
             self.link
-                .handle_changed(slot, report, self.at_step(self.now));
+                .handle_changed(change, report, self.at_step(self.now));
         }
         reported
     }

@@ -1,0 +1,273 @@
+//! The open windows of one link: which are due, and when the next one will be.
+//!
+//! All windows of a kind last equally long, so the lists they stand in are ordered by deadline as they are: opening,
+//! moving and closing a window costs constant time, and nothing is left behind.
+
+use std::time::Duration;
+
+use crate::{
+    chain::{Chain, Links},
+    config::Coalescing,
+};
+
+/// Nanoseconds since a link was made; [`NEVER`] is no time at all.
+pub(super) type Nanos = u64;
+pub(super) const NEVER: Nanos = Nanos::MAX;
+
+/// As many nanoseconds as fit: 584 years or more are for ever.
+pub(super) fn nanos(duration: Duration) -> Nanos {
+    u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
+}
+
+/// Windows by worker slot.
+#[derive(Debug)]
+pub(super) struct Windows {
+    debounce: Nanos,
+    max_delay: Nanos,
+    minor_delay: Nanos,
+    each: Vec<Window>,
+    open: usize,
+    /// A window stands in one of the first three, and in one of the caps unless it is due at once.
+    places: Links,
+    quiet: Chain,
+    due: Chain,
+    urgent: Chain,
+    caps: Links,
+    ordinary_caps: Chain,
+    minor_caps: Chain,
+}
+
+/// Where a window is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// There is none.
+    Closed,
+    /// Waits for `minor_delay`, whatever happens.
+    Minor,
+    /// Waits for quiet, at the latest for its cap.
+    Ordinary,
+    /// Is due at once.
+    Due,
+    /// Is due at once, and no pacing may hold it back.
+    Urgent,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    phase: Phase,
+    /// The cap stands among the minor ones, also after the window became an ordinary one.
+    minor_cap: bool,
+    /// When the present quiet time of an ordinary window began.
+    quiet_from: Nanos,
+    /// Latest end of an ordinary or minor window.
+    cap: Nanos,
+}
+
+impl Window {
+    const CLOSED: Self = Self {
+        phase: Phase::Closed,
+        minor_cap: false,
+        quiet_from: NEVER,
+        cap: NEVER,
+    };
+}
+
+impl Windows {
+    pub(super) fn new(settings: Coalescing) -> Self {
+        Self {
+            debounce: nanos(settings.debounce()),
+            max_delay: nanos(settings.max_delay()),
+            minor_delay: nanos(settings.minor_delay()),
+            each: Vec::new(),
+            open: 0,
+            places: Links::default(),
+            quiet: Chain::EMPTY,
+            due: Chain::EMPTY,
+            urgent: Chain::EMPTY,
+            caps: Links::default(),
+            ordinary_caps: Chain::EMPTY,
+            minor_caps: Chain::EMPTY,
+        }
+    }
+
+    /// Windows that are open.
+    pub(super) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Whether a window is due that no pacing may hold back.
+    pub(super) fn is_urgent(&self) -> bool {
+        !self.urgent.is_empty()
+    }
+
+    /// Whether a window is due whatever the time.
+    pub(super) fn is_due_at_once(&self) -> bool {
+        !self.urgent.is_empty() || !self.due.is_empty()
+    }
+
+    pub(super) fn phase(&self, slot: u32) -> Phase {
+        self.each
+            .get(slot as usize)
+            .map_or(Phase::Closed, |window| window.phase)
+    }
+
+    /// When the first window that waits falls due.
+    pub(super) fn first_deadline(&self) -> Nanos {
+        let quiet = (self.quiet.front()).map_or(NEVER, |slot| self.quiet_until(slot));
+        let cap = |chain: Chain| chain.front().map_or(NEVER, |slot| self.window(slot).cap);
+        quiet.min(cap(self.ordinary_caps)).min(cap(self.minor_caps))
+    }
+
+    /// The first window that is due: urgent ones before others.
+    pub(super) fn first_due(&self, now: Nanos) -> Option<u32> {
+        let quiet_long_enough = |slot: &u32| self.quiet_until(*slot) <= now;
+        let capped = |slot: &u32| self.window(*slot).cap <= now;
+        (self.urgent.front())
+            .or_else(|| self.due.front())
+            .or_else(|| self.quiet.front().filter(quiet_long_enough))
+            .or_else(|| self.ordinary_caps.front().filter(capped))
+            .or_else(|| self.minor_caps.front().filter(capped))
+    }
+
+    /// Opens a window that waits for quiet.
+    pub(super) fn open_ordinary(&mut self, slot: u32, now: Nanos) {
+        if self.debounce == 0 {
+            return self.open_at_once(slot, Phase::Due);
+        }
+        let cap = now.saturating_add(self.max_delay);
+        self.open_until(slot, Phase::Ordinary, now, cap);
+        self.places.push_back(&mut self.quiet, slot);
+        self.caps.push_back(&mut self.ordinary_caps, slot);
+    }
+
+    /// Opens a window that waits for `minor_delay`.
+    pub(super) fn open_minor(&mut self, slot: u32, now: Nanos) {
+        let cap = now.saturating_add(self.minor_delay);
+        self.open_until(slot, Phase::Minor, now, cap);
+        self.window_mut(slot).minor_cap = true;
+        self.caps.push_back(&mut self.minor_caps, slot);
+    }
+
+    /// Makes the worker due at once, whatever its window was.
+    pub(super) fn open_at_once(&mut self, slot: u32, phase: Phase) {
+        self.close(slot);
+        self.open_until(slot, phase, NEVER, NEVER);
+        let chain = if phase == Phase::Urgent {
+            &mut self.urgent
+        } else {
+            &mut self.due
+        };
+        self.places.push_back(chain, slot);
+    }
+
+    /// The worker of an open window changed: what waits for quiet waits anew, unless it is due already.
+    pub(super) fn handle_activity(&mut self, slot: u32, significant: bool, now: Nanos) {
+        let window = *self.window(slot);
+        match window.phase {
+            Phase::Minor if significant && window.cap > now => self.make_ordinary(slot, now),
+            Phase::Ordinary if self.quiet_until(slot).min(window.cap) > now => {
+                self.window_mut(slot).quiet_from = now;
+                self.places.move_to_back(&mut self.quiet, slot);
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes every window due at once.
+    pub(super) fn flush(&mut self) {
+        while let Some(slot) = self.quiet.front() {
+            self.open_at_once(slot, Phase::Due);
+        }
+        while let Some(slot) = self.minor_caps.front() {
+            self.open_at_once(slot, Phase::Due);
+        }
+    }
+
+    /// Closes the worker's window, if one is open.
+    pub(super) fn close(&mut self, slot: u32) {
+        let Some(window) = self.each.get_mut(slot as usize) else {
+            return;
+        };
+        let Window {
+            phase, minor_cap, ..
+        } = std::mem::replace(window, Window::CLOSED);
+        if matches!(phase, Phase::Ordinary | Phase::Minor) {
+            let caps = if minor_cap {
+                &mut self.minor_caps
+            } else {
+                &mut self.ordinary_caps
+            };
+            self.caps.remove(caps, slot);
+        }
+        match phase {
+            Phase::Closed => return,
+            Phase::Minor => {}
+            Phase::Ordinary => self.places.remove(&mut self.quiet, slot),
+            Phase::Due => self.places.remove(&mut self.due, slot),
+            Phase::Urgent => self.places.remove(&mut self.urgent, slot),
+        }
+        self.open -= 1;
+    }
+
+    /// Closes every window.
+    pub(super) fn close_all(&mut self) {
+        for chain in [
+            &mut self.quiet,
+            &mut self.due,
+            &mut self.urgent,
+            &mut self.ordinary_caps,
+            &mut self.minor_caps,
+        ] {
+            *chain = Chain::EMPTY;
+        }
+        self.each.fill(Window::CLOSED);
+        self.open = 0;
+    }
+
+    /// The first significant change of a minor window: an ordinary one from now on, at the latest at its old end.
+    fn make_ordinary(&mut self, slot: u32, now: Nanos) {
+        if self.debounce == 0 {
+            return self.open_at_once(slot, Phase::Due);
+        }
+        let cap = now.saturating_add(self.max_delay);
+        let window = self.window_mut(slot);
+        window.phase = Phase::Ordinary;
+        window.quiet_from = now;
+        let sooner = cap < window.cap;
+        if sooner {
+            window.cap = cap;
+            window.minor_cap = false;
+        }
+        self.places.push_back(&mut self.quiet, slot);
+        if sooner {
+            self.caps.remove(&mut self.minor_caps, slot);
+            self.caps.push_back(&mut self.ordinary_caps, slot);
+        }
+    }
+
+    fn open_until(&mut self, slot: u32, phase: Phase, quiet_from: Nanos, cap: Nanos) {
+        let index = slot as usize;
+        if self.each.len() <= index {
+            self.each.resize(index + 1, Window::CLOSED);
+        }
+        self.open += 1;
+        self.each[index] = Window {
+            phase,
+            minor_cap: false,
+            quiet_from,
+            cap,
+        };
+    }
+
+    fn quiet_until(&self, slot: u32) -> Nanos {
+        self.window(slot).quiet_from.saturating_add(self.debounce)
+    }
+
+    fn window(&self, slot: u32) -> &Window {
+        &self.each[slot as usize]
+    }
+
+    fn window_mut(&mut self, slot: u32) -> &mut Window {
+        &mut self.each[slot as usize]
+    }
+}
