@@ -160,14 +160,18 @@ fn g6_the_callback_of_a_cancelled_timer_does_nothing() {
         report(&publisher, 1, 0).await;
         settle().await;
         report(&publisher, 1, 5).await;
-        // At the tie this task wakes before the actor's timer, which is due when it is cancelled: in one turn the report
-        // sends what is due, which cancels the timer, and the flush arms one for its own deadline.
+        // At the tie this task wakes before the actor's timer, which is due when it is cancelled: in one turn the first
+        // report of another worker sends all that is due, which cancels the timer, and the flush arms one for its own
+        // deadline.
         sleep(ms(10)).await;
-        publisher.do_send(MetricsChanged::new(1, load(6)));
+        publisher.do_send(MetricsChanged::new(2, load(6)));
         let flushed = publisher.send(Flush { within: ms(5) }).await.unwrap();
         assert!(!flushed.is_complete());
         sleep(ms(100)).await;
-        assert_eq!(log.take(), [delta(0, &[(1, 0)]), delta(10, &[(1, 6)])]);
+        assert_eq!(
+            log.take(),
+            [delta(0, &[(1, 0)]), delta(10, &[(1, 5), (2, 6)])]
+        );
         let timer = stats(&publisher).await.timer;
         assert_eq!((timer.arms, timer.cancels), (2, 1));
         assert_eq!((timer.fires, timer.stale_fires), (1, 1));

@@ -135,13 +135,18 @@ async fn a_second_of_changes_below_a_millisecond() {
         let publisher = start();
         let log = attached(&publisher).await;
         let start = actix::clock::Instant::now();
-        let mut changes = 0;
+        let (mut changes, mut stalls) = (0, 0);
+        let mut last = start;
         while start.elapsed() < SECOND {
             // tokio's timers tick in milliseconds, so this spins, and gives way each time.
             let next = start + pause * changes;
             while actix::clock::Instant::now() < next {
                 actix_rt::task::yield_now().await;
             }
+            // A machine that does other things lets the worker go quiet, which ends a window early.
+            let now = actix::clock::Instant::now();
+            stalls += usize::from(now - last >= Duration::from_micros(900));
+            last = now;
             changes += 1;
             let metrics = ForwardPassMetrics::new(changes.into(), 1_000_000, 0);
             publisher.do_send(MetricsChanged::new(7, metrics));
@@ -149,10 +154,9 @@ async fn a_second_of_changes_below_a_millisecond() {
         flush(&publisher).await;
         let seen = log.take();
         assert_eq!(log.active(7), Some(changes.into()));
-        // The lower bounds leave room for a machine that does other things at the same time.
         assert!(
-            (50..=115).contains(&seen.len()),
-            "{} of {changes}",
+            (50..=110 + stalls).contains(&seen.len()),
+            "{} of {changes}, {stalls} stalls",
             seen.len()
         );
         let stats = publisher.send(GetPublisherStats).await.unwrap();

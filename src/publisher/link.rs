@@ -277,6 +277,16 @@ impl Link {
         }
     }
 
+    /// Whether [`poll_transmit`](Self::poll_transmit) is worth a call: something is due whatever the time, or has been due
+    /// for `overdue` at least.
+    pub fn is_due(&self, now: Instant, overdue: Duration) -> bool {
+        self.poll_timeout().is_some_and(|first| {
+            first <= now
+                && (self.coalescer.is_due_at_once()
+                    || now.saturating_duration_since(first) >= overdue)
+        })
+    }
+
     /// The next snapshot, if one is due and may be sent. Takes its number from `sequence`.
     pub fn poll_transmit(
         &mut self,
@@ -287,11 +297,7 @@ impl Link {
     ) -> Option<LoadSnapshot> {
         match self.poll_timeout() {
             Some(first) if first <= now => {}
-            Some(_) => return None,
-            None => {
-                self.tell_silence(now);
-                return None;
-            }
+            _ => return None,
         }
         let retry = matches!(self.state, LinkState::BackingOff { .. });
         self.state = LinkState::Idle;
@@ -373,7 +379,7 @@ impl Link {
     }
 
     /// Warns once if the snapshot in flight has been unanswered for long.
-    fn tell_silence(&mut self, now: Instant) {
+    pub(super) fn tell_silence(&mut self, now: Instant) {
         let LinkState::InFlight { since, .. } = self.state else {
             return;
         };

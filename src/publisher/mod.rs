@@ -4,7 +4,7 @@ use std::{
     pin::Pin,
     sync,
     task::{Context as TaskContext, Poll, Waker},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use actix::{
@@ -35,7 +35,7 @@ use self::{
     link::{Delivery, Link, LinkId},
     reports::{Reported, Reports, WorkerSlot},
     stats::PublisherStats,
-    timer::DeadlineTimer,
+    timer::{DeadlineTimer, TICK},
 };
 
 /// A worker's load, by plain message. For reports every few milliseconds prefer a
@@ -213,12 +213,26 @@ impl PublisherActor {
 
     /// Sends what is due and may be sent, answers who can be answered, and makes the timer fit the rest.
     fn pump(&mut self, ctx: &mut Context<Self>, now: Instant) {
+        self.pump_overdue(ctx, now, Duration::ZERO);
+    }
+
+    /// The same after a message. What fell due within the last tick is left to the timer, which takes all that fall due
+    /// in a tick together; but if messages keep the timer from its turn, it is not waited for.
+    fn pump_after_message(&mut self, ctx: &mut Context<Self>, now: Instant) {
+        self.pump_overdue(ctx, now, TICK);
+    }
+
+    fn pump_overdue(&mut self, ctx: &mut Context<Self>, now: Instant, overdue: Duration) {
         if self.shut.is_some() {
             // Also when a supervisor has started it again: it sends nothing and arms nothing.
             return;
         }
         for attached in &mut self.attached {
             let link = &mut attached.link;
+            if !link.is_due(now, overdue) {
+                link.tell_silence(now);
+                continue;
+            }
             let next = link.poll_transmit(self.id, &mut self.sequence, &self.reports, now);
             let Some(snapshot) = next else {
                 continue;
@@ -272,7 +286,7 @@ impl PublisherActor {
                 }
             }
         }
-        self.pump(ctx, now);
+        self.pump_after_message(ctx, now);
     }
 
     fn handle_joined(&mut self, ctx: &mut Context<Self>, now: Instant, slot: WorkerSlot) {
@@ -281,7 +295,7 @@ impl PublisherActor {
                 attached.link.handle_joined(slot, report, now);
             }
         }
-        self.pump(ctx, now);
+        self.pump_after_message(ctx, now);
     }
 
     fn handle_left(
@@ -295,7 +309,7 @@ impl PublisherActor {
         for attached in &mut self.attached {
             attached.link.handle_left(slot, worker, living);
         }
-        self.pump(ctx, now);
+        self.pump_after_message(ctx, now);
     }
 
     /// Polls the acknowledgement of every link, and sends on where one came.
