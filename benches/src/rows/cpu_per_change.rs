@@ -1,5 +1,6 @@
 //! CPU time per change at 10,000 changes a second over 100 workers: that of the thread which coalesces and routes. The
-//! changes come evenly spaced from another thread.
+//! changes come from another thread, once evenly spaced, so that each wakes the thread by itself, and once as engines that
+//! share a clock report, ten every millisecond.
 
 use std::time::{Duration, Instant};
 
@@ -21,39 +22,61 @@ use crate::{
 pub(super) fn run(effort: Effort) -> Findings {
     let rows = systems::in_system(async {
         let field = Field::new();
-        let slice = effort.pick(Duration::from_millis(300), Duration::from_secs(1));
-        let rounds = effort.pick(2, 9);
-        let (mut tasks, mut rearming, mut forwarding) =
-            (Pair::default(), Pair::default(), Pair::default());
-        for round in 0..=rounds {
-            let ours = field.ours(slice);
-            let debounced = field.debounced(slice);
-            let ours_again = field.ours(slice);
-            let rearmed = field.rearmed(slice);
-            let forwarded = field.forwarded(slice);
-            if round > 0 {
-                tasks.push(ours, debounced);
-                rearming.push(ours_again, rearmed);
-                forwarding.push(ours_again, forwarded);
-            }
-        }
+        let rows = [Beat::EVEN, Beat::STEPS].map(|beat| rows(effort, &field, beat));
         field.close();
-        let name = "CPU per change, 10 k/s over 100 workers";
-        vec![
-            Row::cost(name, "(d) debounce tasks", &tasks, Target::AtMost(0.5)),
-            Row::cost(
-                name,
-                "(b) cancel + run_later",
-                &rearming,
-                Target::AtMost(0.2),
-            ),
-            Row::cost(name, "(e) forwarding all", &forwarding, Target::Told),
-        ]
+        rows.into_iter().flatten().collect()
     });
     Findings {
         rows,
         ..Findings::default()
     }
+}
+
+fn rows(effort: Effort, field: &Field, beat: Beat) -> Vec<Row> {
+    let slice = effort.pick(Duration::from_millis(300), Duration::from_secs(1));
+    let rounds = effort.pick(2, 9);
+    let (mut tasks, mut rearming, mut forwarding) =
+        (Pair::default(), Pair::default(), Pair::default());
+    for round in 0..=rounds {
+        let ours = field.ours(beat, slice);
+        let debounced = field.debounced(beat, slice);
+        let ours_again = field.ours(beat, slice);
+        let rearmed = field.rearmed(beat, slice);
+        let forwarded = field.forwarded(beat, slice);
+        if round > 0 {
+            tasks.push(ours, debounced);
+            rearming.push(ours_again, rearmed);
+            forwarding.push(ours_again, forwarded);
+        }
+    }
+    let name = format!("CPU per change, 10 k/s over 100 workers, {}", beat.name);
+    let (least, less) = (Target::AtMost(0.2), Target::AtMost(0.5));
+    vec![
+        Row::cost(&name, "(d) debounce tasks", &tasks, less),
+        Row::cost(&name, "(b) cancel + run_later", &rearming, least),
+        Row::cost(&name, "(e) forwarding all", &forwarding, Target::Told),
+    ]
+}
+
+/// How the changes are spread over time.
+#[derive(Debug, Clone, Copy)]
+struct Beat {
+    name: &'static str,
+    every: Duration,
+    changes: u64,
+}
+
+impl Beat {
+    const EVEN: Self = Self {
+        name: "evenly spaced",
+        every: Duration::from_micros(100),
+        changes: 1,
+    };
+    const STEPS: Self = Self {
+        name: "ten each ms",
+        every: Duration::from_millis(1),
+        changes: 10,
+    };
 }
 
 /// Ours and the opponents, each on a thread of its own, with a router of its own.
@@ -95,27 +118,27 @@ impl Field {
         }
     }
 
-    fn ours(&self, slice: Duration) -> f64 {
-        cpu_per_change(self.stages[0].thread(), slice, |worker, metrics| {
+    fn ours(&self, beat: Beat, slice: Duration) -> f64 {
+        cpu_per_change(self.stages[0].thread(), beat, slice, |worker, metrics| {
             let _ = self.reporters[worker as usize].report(metrics);
         })
     }
 
-    fn debounced(&self, slice: Duration) -> f64 {
-        cpu_per_change(self.stages[1].thread(), slice, |worker, metrics| {
+    fn debounced(&self, beat: Beat, slice: Duration) -> f64 {
+        cpu_per_change(self.stages[1].thread(), beat, slice, |worker, metrics| {
             let _ = self.senders[worker as usize].send(metrics);
         })
     }
 
-    fn rearmed(&self, slice: Duration) -> f64 {
-        cpu_per_change(self.stages[2].thread(), slice, |worker, metrics| {
+    fn rearmed(&self, beat: Beat, slice: Duration) -> f64 {
+        cpu_per_change(self.stages[2].thread(), beat, slice, |worker, metrics| {
             let worker = worker.into();
             self.rearming.do_send(Change { worker, metrics });
         })
     }
 
-    fn forwarded(&self, slice: Duration) -> f64 {
-        cpu_per_change(self.stages[3].thread(), slice, |worker, metrics| {
+    fn forwarded(&self, beat: Beat, slice: Duration) -> f64 {
+        cpu_per_change(self.stages[3].thread(), beat, slice, |worker, metrics| {
             let worker = worker.into();
             self.forwarding.do_send(Change { worker, metrics });
         })
@@ -132,16 +155,19 @@ impl Field {
 /// Feeds changes for `slice`; nanoseconds of the thread's CPU time per change.
 fn cpu_per_change(
     thread: Thread,
+    beat: Beat,
     slice: Duration,
     change: impl Fn(u64, ForwardPassMetrics),
 ) -> f64 {
     let before = thread.cpu_time();
     let started = Instant::now();
-    let mut pace = Pace::new(EVERY);
+    let mut pace = Pace::new(beat.every);
     let mut changes = 0;
     while started.elapsed() < slice {
-        change(changes % WORKERS, load(changes + changes / WORKERS));
-        changes += 1;
+        for _ in 0..beat.changes {
+            change(changes % WORKERS, load(changes + changes / WORKERS));
+            changes += 1;
+        }
         pace.wait();
     }
     // What is open still is published within this.
@@ -150,4 +176,3 @@ fn cpu_per_change(
 }
 
 const WORKERS: u64 = 100;
-const EVERY: Duration = Duration::from_micros(100);
