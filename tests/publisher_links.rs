@@ -500,6 +500,8 @@ fn g14_a_burst_starves_neither_answers_nor_neighbours() {
 /// Reports without end, from within the publisher's own mailbox.
 struct Feed {
     value: u64,
+    /// It ends by itself even if nobody gets a turn to stop it.
+    until: clock::Instant,
     stop: Arc<AtomicBool>,
 }
 
@@ -511,7 +513,7 @@ impl Handler<Feed> for PublisherActor {
     type Result = ();
 
     fn handle(&mut self, msg: Feed, ctx: &mut Context<Self>) {
-        if !msg.stop.load(Ordering::Relaxed) {
+        if !msg.stop.load(Ordering::Relaxed) && clock::Instant::now() < msg.until {
             let me = ctx.address();
             me.do_send(MetricsChanged::new(1, load(msg.value % 1_000)));
             me.do_send(Feed {
@@ -532,6 +534,7 @@ fn g14_a_mailbox_that_never_runs_dry_starves_nobody() {
         let stop = Arc::new(AtomicBool::new(false));
         publisher.do_send(Feed {
             value: 0,
+            until: clock::Instant::now() + ms(3_000),
             stop: stop.clone(),
         });
         let start = clock::Instant::now();

@@ -21,6 +21,7 @@ pub fn virtual_time<F: Future<Output = ()>>(body: F) {
 }
 
 pub fn virtual_time_within<F: Future<Output = ()>>(within: Duration, body: F) {
+    let _watch = Watch::new();
     let system = System::with_tokio_rt(|| {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -33,6 +34,24 @@ pub fn virtual_time_within<F: Future<Output = ()>>(within: Duration, body: F) {
             .await
             .expect("ends within its virtual time");
     });
+}
+
+/// Ends the process if a test spins: then virtual time stands still, and its own limit never comes.
+struct Watch(std::sync::mpsc::Sender<()>);
+
+impl Watch {
+    fn new() -> Self {
+        let (ended, watched) = std::sync::mpsc::channel::<()>();
+        let test = std::thread::current().name().unwrap_or("?").to_owned();
+        std::thread::spawn(move || {
+            let limit = Duration::from_secs(60);
+            if watched.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("{test} spins: it took more than {limit:?} of real time");
+                std::process::exit(101);
+            }
+        });
+        Self(ended)
+    }
 }
 
 pub fn ms(n: u64) -> Duration {
