@@ -8,7 +8,9 @@ mod router_common;
 use std::{cell::RefCell, rc::Rc};
 
 use actix_kv_metrics::{
-    ForwardPassMetrics, LoadSnapshot, PublisherId, SelectError, SelectWorker, SnapshotAck, Standing,
+    ForwardPassMetrics, LoadSnapshot, PublisherId, RouterActor, RouterConfig, SelectError,
+    SelectWorker, SnapshotAck, Standing,
+    actix::{ActorContext, Context, Handler, Message, Supervisor},
 };
 use common::{ms, sleep, virtual_time, w};
 use router_common::*;
@@ -390,25 +392,24 @@ fn a_snapshot_that_names_a_worker_twice_leaves_the_last() {
     });
 }
 
+/// Stops a router, so that its supervisor restarts it.
+struct StopOnce;
+
+impl Message for StopOnce {
+    type Result = ();
+}
+
+impl Handler<StopOnce> for RouterActor {
+    type Result = ();
+
+    fn handle(&mut self, _: StopOnce, ctx: &mut Context<Self>) {
+        ctx.stop();
+    }
+}
+
 /// Case 95: what a router knows outlives a supervised restart.
 #[test]
 fn g9_a_supervised_restart_keeps_the_table() {
-    use actix_kv_metrics::{
-        RouterActor, RouterConfig,
-        actix::{ActorContext, Context, Handler, Message, Supervisor},
-    };
-
-    struct StopOnce;
-    impl Message for StopOnce {
-        type Result = ();
-    }
-    impl Handler<StopOnce> for RouterActor {
-        type Result = ();
-        fn handle(&mut self, _: StopOnce, ctx: &mut Context<Self>) {
-            ctx.stop();
-        }
-    }
-
     virtual_time(async {
         let config = RouterConfig::default();
         let router = Router(Supervisor::start(|_| RouterActor::new(config)));
@@ -488,6 +489,28 @@ fn what_comes_behind_a_large_snapshot_keeps_its_order() {
         assert!(matches!(goodbye, Applied | Superseded));
         assert_eq!(router.table().await, [(w(1), Some(11)), (w(7), Some(70))]);
         router.delta(7, [reports(1, 12)]).await;
+        assert!(router.0.connected());
+    });
+}
+
+/// The restart comes between two pieces; whoever waits for the answer is told something, and what came behind is kept.
+#[test]
+fn g9_a_supervised_restart_within_a_large_snapshot_loses_nothing() {
+    virtual_time(async {
+        let config = RouterConfig::default();
+        let router = Router(Supervisor::start(|_| RouterActor::new(config)));
+        let everything = snapshot(P, 1, FULL, (0..5_000).map(|id| reports(id, 1)));
+        let answer = router.0.send(everything);
+        router.0.do_send(StopOnce);
+        let behind = router.0.send(snapshot(P, 2, after(1), [reports(1, 11)]));
+        match answer.await {
+            Ok(ack) => assert_eq!(ack, Ok(SnapshotAck::Applied)),
+            Err(_) => assert!(router.0.connected()),
+        }
+        assert_eq!(behind.await.unwrap(), Ok(SnapshotAck::Applied));
+        let table = router.table().await;
+        assert_eq!((table.len(), table[1]), (5_000, (w(1), Some(11))));
+        router.delta(3, [reports(2, 12)]).await;
         assert!(router.0.connected());
     });
 }
