@@ -8,15 +8,17 @@ pub(crate) struct Turns(u32);
 
 impl Turns {
     /// One message is handled. After [`MESSAGES_A_TURN`] of them the actor lets its own timer and acks, and its
-    /// neighbours on the arbiter, have their turn.
-    pub(crate) fn handle_message<A>(&mut self, ctx: &mut Context<A>)
+    /// neighbours on the arbiter, have their turn: `true`.
+    pub(crate) fn handle_message<A>(&mut self, ctx: &mut Context<A>) -> bool
     where
         A: Actor<Context = Context<A>>,
     {
         self.0 += 1;
-        if self.0 >= MESSAGES_A_TURN {
+        let over = self.0 >= MESSAGES_A_TURN;
+        if over {
             self.give_way(ctx);
         }
+        over
     }
 
     /// Ends this turn.

@@ -189,7 +189,7 @@ fn g6_ten_thousand_workers_with_open_windows_have_one_timer() {
 }
 
 #[test]
-fn g6_re_arming_follows_the_ticks_and_not_the_messages() {
+fn g6_re_arming_follows_the_windows_and_neither_the_messages_nor_the_ticks() {
     virtual_time(async {
         let publisher = publisher(windows(10, 1_000));
         let log = attach(&publisher).await;
@@ -202,7 +202,8 @@ fn g6_re_arming_follows_the_ticks_and_not_the_messages() {
         }
         sleep(ms(10)).await;
         let timer = stats(&publisher).await.timer;
-        assert!((90..=101).contains(&timer.arms), "{timer:?}");
+        // A deadline that moves back lets the timer fire at the old one, once a quiet time, and arm for the rest.
+        assert!((10..=12).contains(&timer.arms), "{timer:?}");
         assert_eq!(timer.arms, timer.cancels + timer.fires);
         assert_eq!(log.take().len(), 2);
     });

@@ -37,6 +37,7 @@ use crate::{
 pub struct Coalescer {
     settings: Coalescing,
     epoch: Instant,
+    last_now: Instant,
     now: Nanos,
     windows: Windows,
     tracked: Vec<Tracked>,
@@ -164,6 +165,7 @@ impl Coalescer {
         Self {
             settings,
             epoch: now,
+            last_now: now,
             now: 0,
             windows: Windows::new(settings),
             tracked: Vec::new(),
@@ -207,13 +209,15 @@ impl Coalescer {
         self.is_urgent() || self.windows.is_due_at_once()
     }
 
-    /// A worker's report differs from its report before.
-    pub fn handle_changed(&mut self, change: &Change, report: &Report, now: Instant) {
+    /// A worker's report differs from its report before. `true`: that opened a window or made one due, so the first
+    /// deadline may be another; else it is what it was, or later.
+    pub fn handle_changed(&mut self, change: &Change, report: &Report, now: Instant) -> bool {
         self.advance(now);
         let slot = change.slot();
         self.track(slot);
+        let before = self.windows.phase(slot.0);
         self.counts.changed += 1;
-        if self.windows.phase(slot.0) == Phase::Closed {
+        if before == Phase::Closed {
             self.counts.opened += 1;
         } else {
             self.counts.coalesced += 1;
@@ -224,6 +228,7 @@ impl Coalescer {
         }
         self.weigh(slot, report);
         self.tracked[slot.0 as usize].last_activity = self.now;
+        self.windows.phase(slot.0) != before
     }
 
     /// A worker is known, or begins a new life, and has not reported yet.
@@ -379,6 +384,10 @@ impl Coalescer {
     }
 
     fn advance(&mut self, now: Instant) {
+        if now == self.last_now {
+            return;
+        }
+        self.last_now = now;
         let now = nanos(now.saturating_duration_since(self.epoch));
         self.now = self.now.max(now.min(NEVER - 1));
     }

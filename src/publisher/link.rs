@@ -188,11 +188,10 @@ impl Link {
         matches!(self.state, LinkState::InFlight { .. })
     }
 
-    /// A worker's report differs from its report before.
-    pub fn handle_changed(&mut self, change: &Change, report: &Report, now: Instant) {
-        if !self.is_lost() {
-            self.coalescer.handle_changed(change, report, now);
-        }
+    /// A worker's report differs from its report before. `false`: [`poll_timeout`](Self::poll_timeout) is what it was, or
+    /// later.
+    pub fn handle_changed(&mut self, change: &Change, report: &Report, now: Instant) -> bool {
+        !self.is_lost() && self.coalescer.handle_changed(change, report, now)
     }
 
     /// A worker is known, or begins a new life, and has not reported yet.

@@ -140,10 +140,15 @@ pub struct PublisherActor {
     next_link: u64,
     sequence: u64,
     timer: DeadlineTimer,
-    acks_polled: bool,
-    /// Gives the future that waits for acknowledgements another turn.
-    acks_waker: Option<Waker>,
+    /// When reports have kept the timer from its turn for too long.
+    overdue_at: Option<Instant>,
+    /// [`AfterMessages`] is on the context.
+    after_messages: bool,
+    /// Gives it another turn.
+    waker: Option<Waker>,
     turns: Turns,
+    /// The clock as it was read in this turn, while [`AfterMessages`] is there to end the turn.
+    time: Option<Instant>,
     waiters: Vec<Waiter>,
     /// A shutdown has begun: nothing more is taken.
     closing: bool,
@@ -185,9 +190,11 @@ impl PublisherActor {
             next_link: 0,
             sequence: 0,
             timer: DeadlineTimer::default(),
-            acks_polled: false,
-            acks_waker: None,
+            overdue_at: None,
+            after_messages: false,
+            waker: None,
             turns: Turns::default(),
+            time: None,
             waiters: Vec::new(),
             closing: false,
             shut: None,
@@ -199,10 +206,13 @@ impl PublisherActor {
         self.attached.iter().map(|attached| &attached.link)
     }
 
-    /// Begins the handling of a message: counts it towards this turn and reads the clock.
+    /// Begins the handling of a message: counts it towards this turn and reads the clock, once a turn. A turn is some
+    /// 40 µs long at most, which is nothing to a timer that ticks in milliseconds.
     fn begin_message(&mut self, ctx: &mut Context<Self>) -> Instant {
-        self.turns.handle_message(ctx);
-        now()
+        let over = self.turns.handle_message(ctx);
+        let time = self.time.unwrap_or_else(now);
+        self.time = (self.after_messages && !over).then_some(time);
+        time
     }
 
     /// Whether nothing more is taken; counts what is refused.
@@ -242,10 +252,8 @@ impl PublisherActor {
                 sequence: snapshot.sequence,
                 request: Box::pin(attached.router.send(snapshot)),
             });
-            if !self.acks_polled {
-                self.acks_polled = true;
-                ctx.spawn(PollAcks);
-            }
+            // That may have taken long.
+            self.time = None;
         }
         if !self.waiters.is_empty() {
             self.answer_waiters(ctx, now);
@@ -257,8 +265,12 @@ impl PublisherActor {
             .filter_map(|attached| attached.link.poll_timeout())
             .chain(deadlines)
             .min();
-        // A router on another arbiter may have answered already; then its ack wakes this actor.
+        self.overdue_at = wanted.map(|wanted| wanted + TICK);
         self.timer.reconcile(ctx, now, wanted, Self::handle_timer);
+        if !self.after_messages && self.has_to_wait() {
+            self.after_messages = true;
+            ctx.spawn(AfterMessages);
+        }
     }
 
     fn handle_timer(&mut self, ctx: &mut Context<Self>, generation: u64) {
@@ -267,26 +279,35 @@ impl PublisherActor {
         }
         self.pump(ctx, now());
         // It may have had its turn before this callback: then nothing listens yet for the answer to what was just sent.
-        if let Some(waker) = &self.acks_waker {
+        if let Some(waker) = &self.waker {
             waker.wake_by_ref();
         }
     }
 
+    /// Whether a timer or an acknowledgement is waited for.
+    fn has_to_wait(&self) -> bool {
+        self.timer.is_armed() || self.attached.iter().any(|attached| attached.ack.is_some())
+    }
+
     fn handle_reported(&mut self, ctx: &mut Context<Self>, now: Instant, reported: Reported) {
         self.counts.received += 1;
+        let mut look = self.overdue_at.is_some_and(|at| at <= now);
         match reported {
             Reported::Late => self.counts.late += 1,
             Reported::Unchanged => self.counts.unchanged += 1,
             Reported::Changed(change) => {
                 self.counts.changed += 1;
-                if let Some(report) = self.reports.at(change.slot()) {
-                    for attached in &mut self.attached {
-                        attached.link.handle_changed(&change, report, now);
-                    }
+                let Some(report) = self.reports.at(change.slot()) else {
+                    return;
+                };
+                for attached in &mut self.attached {
+                    look |= attached.link.handle_changed(&change, report, now);
                 }
             }
         }
-        self.pump_after_message(ctx, now);
+        if look {
+            self.pump_after_message(ctx, now);
+        }
     }
 
     fn handle_joined(&mut self, ctx: &mut Context<Self>, now: Instant, slot: WorkerSlot) {
@@ -314,15 +335,14 @@ impl PublisherActor {
 
     /// Polls the acknowledgement of every link, and sends on where one came.
     fn poll_acks(&mut self, ctx: &mut Context<Self>, task: &mut TaskContext<'_>) -> Poll<()> {
+        self.time = None;
         loop {
             let mut answered = false;
-            let mut waiting = false;
             for attached in &mut self.attached {
                 let Some(ack) = &mut attached.ack else {
                     continue;
                 };
                 let Poll::Ready(answer) = ack.request.as_mut().poll(task) else {
-                    waiting = true;
                     continue;
                 };
                 let delivery = delivery(answer, attached.router.connected());
@@ -333,12 +353,14 @@ impl PublisherActor {
             }
             if answered {
                 self.pump(ctx, now());
-            } else if waiting {
-                self.acks_waker = Some(task.waker().clone());
+            } else if self.has_to_wait() {
+                if !(self.waker.as_ref()).is_some_and(|waker| waker.will_wake(task.waker())) {
+                    self.waker = Some(task.waker().clone());
+                }
                 return Poll::Pending;
             } else {
-                self.acks_polled = false;
-                self.acks_waker = None;
+                self.after_messages = false;
+                self.waker = None;
                 return Poll::Ready(());
             }
         }
@@ -389,7 +411,8 @@ impl Supervised for PublisherActor {
     /// Nothing is armed here: cancellations of the former life are still queued, and handle numbers start again.
     fn restarting(&mut self, ctx: &mut Context<Self>) {
         self.timer.handle_restart();
-        self.acks_polled = false;
+        self.after_messages = false;
+        self.time = None;
         for attached in &mut self.attached {
             attached.ack = None;
             attached.link.handle_restart();
@@ -410,10 +433,11 @@ impl Drop for PublisherActor {
     }
 }
 
-/// The one future that waits for the acknowledgements of all links.
-struct PollAcks;
+/// The one future beside the timer: polled whenever the mailbox has been drained, it hears the acknowledgements of all
+/// links. It is there while there is something to wait for.
+struct AfterMessages;
 
-impl ActorFuture<PublisherActor> for PollAcks {
+impl ActorFuture<PublisherActor> for AfterMessages {
     type Output = ();
 
     fn poll(

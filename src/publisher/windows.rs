@@ -16,7 +16,8 @@ pub(super) const NEVER: Nanos = Nanos::MAX;
 
 /// As many nanoseconds as fit: 584 years or more are for ever.
 pub(super) fn nanos(duration: Duration) -> Nanos {
-    u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
+    let whole = duration.as_secs().saturating_mul(1_000_000_000);
+    whole.saturating_add(u64::from(duration.subsec_nanos()))
 }
 
 /// Windows by worker slot.
