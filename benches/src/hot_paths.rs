@@ -3,12 +3,14 @@
 
 use std::{hint::black_box, time::Duration};
 
-use actix_kv_metrics::{Coalescing, MetricsReporter, WorkerRank};
+use actix::Actor;
+use actix_kv_metrics::{Coalescing, MetricsChanged, MetricsReporter, WorkerRank};
 
 use crate::{
     choosers::{Chooser, random_load},
     cores::{Cores, InTurn},
-    stream::{SEED, load, shuffled},
+    opponents::plain_handler::PlainHandler,
+    stream::{Change, SEED, Settled, load, shuffled},
     systems,
 };
 
@@ -21,10 +23,20 @@ pub struct HotPath {
     pub calls: u64,
 }
 
-pub const HOT_PATHS: [HotPath; 7] = [
+pub const HOT_PATHS: [HotPath; 9] = [
     HotPath {
         name: "report",
         run: report,
+        calls: 20_000,
+    },
+    HotPath {
+        name: "metrics-changed-by-mailbox",
+        run: changed_by_mailbox,
+        calls: 20_000,
+    },
+    HotPath {
+        name: "plain-handler-by-mailbox",
+        run: stored_by_mailbox,
         calls: 20_000,
     },
     HotPath {
@@ -67,6 +79,33 @@ fn report(calls: u64) {
         systems::handled(&publisher).await;
         for n in 0..calls {
             let _ = black_box(reporter.report(load(n)));
+        }
+    });
+}
+
+/// `MetricsChanged` of one worker by mailbox, in bursts.
+fn changed_by_mailbox(calls: u64) {
+    systems::in_system(async {
+        let (publisher, _router) = systems::publisher_and_router(Coalescing::default()).await;
+        for burst in 0..calls / BURST {
+            for n in 0..BURST {
+                publisher.do_send(MetricsChanged::new(7, load(burst + n)));
+            }
+            systems::handled(&publisher).await;
+        }
+    });
+}
+
+/// The same to opponent (a): what of it is the mailbox.
+fn stored_by_mailbox(calls: u64) {
+    systems::in_system(async {
+        let plain = PlainHandler::default().start();
+        for burst in 0..calls / BURST {
+            for n in 0..BURST {
+                let (worker, metrics) = (WorkerRank::from(7), load(burst + n));
+                plain.do_send(Change { worker, metrics });
+            }
+            let _ = plain.send(Settled).await;
         }
     });
 }
@@ -119,3 +158,4 @@ fn update(calls: u64) {
 }
 
 const ENTRIES: usize = 1_000;
+const BURST: u64 = 1_000;

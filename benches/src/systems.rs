@@ -60,7 +60,7 @@ pub async fn handled(publisher: &Addr<PublisherActor>) {
     let _ = publisher.send(GetPublisherStats).await;
 }
 
-/// The present moment; follows tokio's clock where that is paused.
+/// The present moment, as the actors read it.
 pub fn now() -> Instant {
     actix::clock::Instant::now().into_std()
 }

@@ -11,8 +11,8 @@ use std::{
 
 use actix::{Actor, Addr, Context, Handler, dev::ToEnvelope};
 use actix_kv_metrics::{
-    Coalescing, ForwardPassMetrics, MetricsChanged, MetricsReporter, PublisherActor, RouterActor,
-    RouterConfig, WorkerRank,
+    Coalescing, ForwardPassMetrics, GetRouterStats, MetricsChanged, MetricsReporter,
+    PublisherActor, RouterActor, RouterConfig, WorkerRank,
 };
 use tokio::sync::watch;
 
@@ -103,7 +103,8 @@ async fn beside_others(effort: Effort, publisher: &Addr<PublisherActor>, finding
     let forwarding = ForwardAll::new(router.clone().recipient()).start();
     let observed = Arc::<AtomicU64>::default();
     let worker = WorkerRank::from(WORKER);
-    let (sender, task) = debounce_task::prepare(worker, router.recipient(), observed.clone());
+    let (sender, task) =
+        debounce_task::prepare(worker, router.clone().recipient(), observed.clone());
     actix_rt::spawn(task);
     let reporter = MetricsReporter::new(publisher, WORKER);
     systems::handled(publisher).await;
@@ -151,7 +152,7 @@ async fn beside_others(effort: Effort, publisher: &Addr<PublisherActor>, finding
     let pair = Pair::alternate_async(
         effort.rounds(),
         async || ours_in_bursts(publisher, size).await,
-        async || in_bursts(&forwarding, size).await,
+        async || forwarded_in_bursts(&forwarding, &router, size).await,
     )
     .await;
     let name = format!("MetricsChanged, bursts of {}", thousands(size));
@@ -187,6 +188,24 @@ where
             actor.do_send(Change { worker, metrics });
         }
         let _ = actor.send(Settled).await;
+    })
+    .await
+}
+
+/// Until the router has handled what was forwarded to it.
+async fn forwarded_in_bursts(
+    forwarding: &Addr<ForwardAll>,
+    router: &Addr<RouterActor>,
+    size: u64,
+) -> f64 {
+    let worker = WorkerRank::from(WORKER);
+    nanos_per_message(size, async || {
+        for n in 0..size {
+            let metrics = load(n);
+            forwarding.do_send(Change { worker, metrics });
+        }
+        let _ = forwarding.send(Settled).await;
+        let _ = router.send(GetRouterStats).await;
     })
     .await
 }

@@ -20,7 +20,6 @@ use crate::{
 
 pub(super) fn run(effort: Effort) -> Findings {
     let mut rows = systems::in_system(async { leading(effort).await });
-    rows.push(in_virtual_time());
     rows.extend(systems::in_system(async { in_real_time(effort).await }));
     Findings {
         rows,
@@ -52,30 +51,6 @@ async fn leading(effort: Effort) -> Vec<Row> {
     )]
 }
 
-/// Exact: the clock is tokio's, paused, and the changes come at ten different parts of a tick.
-fn in_virtual_time() -> Row {
-    let system = actix::System::with_tokio_rt(|| {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        let runtime = builder.enable_time().start_paused(true).build();
-        runtime.expect("a runtime without I/O can be built")
-    });
-    let delays = system.block_on(async {
-        let course = Course::new(Coalescing::default()).await;
-        let mut delays = Vec::new();
-        for tenth in 0..10 {
-            actix::clock::sleep(QUIET).await;
-            tokio::time::advance(Duration::from_micros(100 * tenth)).await;
-            delays.push(course.nanos_to_table(tenth).await / 1e6);
-        }
-        delays
-    });
-    let debounce = Coalescing::default().debounce().as_secs_f64() * 1e3;
-    let most = Target::AtMost(debounce + TICK_MILLIS);
-    let worst = delays.iter().copied().fold(0.0, f64::max);
-    let name = "isolated change to the table, leading off, virtual time, latest of 10";
-    Row::own(name, Spread::once(worst), Unit::Millis, most)
-}
-
 async fn in_real_time(effort: Effort) -> Vec<Row> {
     let course = Course::new(Coalescing::default()).await;
     let arrival = Arc::<Mutex<Arrival>>::default();
@@ -91,13 +66,14 @@ async fn in_real_time(effort: Effort) -> Vec<Row> {
         let _ = task.send(load(n));
         theirs.push(elapsed(started, arrived.await) / 1e6);
     }
-    let name = "isolated change to the table, leading off, real time";
-    [("median", 0.5), ("p99", 0.99)]
-        .map(|(at, share)| {
+    let debounce = Coalescing::default().debounce().as_secs_f64() * 1e3;
+    let most = Target::AtMost(debounce + TICK_MILLIS + WAKING_MILLIS);
+    [("median", 0.5, most), ("p99", 0.99, Target::Told)]
+        .map(|(at, share, target)| {
             let mine = Spread::once(percentile(&mut ours, share));
             let other = Spread::once(percentile(&mut theirs, share));
-            Row::own(format!("{name}, {at}"), mine, Unit::Millis, Target::Told)
-                .beside("(d) debounce task", other)
+            let name = format!("isolated change to the table, leading off, {at}");
+            Row::own(name, mine, Unit::Millis, target).beside("(d) debounce task", other)
         })
         .into()
 }
@@ -178,3 +154,6 @@ async fn round_trip(echo: &Addr<Echo>) -> f64 {
 const QUIET: Duration = Duration::from_millis(4);
 /// tokio's timers are that coarse.
 const TICK_MILLIS: f64 = 1.0;
+/// So late does the kernel wake a sleeper, and do the actors run. That it is a tick at most in virtual time is tested in
+/// the crate; a clock that can be paused is slower to read, for which reason it is not used here.
+const WAKING_MILLIS: f64 = 0.3;
