@@ -4,6 +4,8 @@ use std::{hint::black_box, time::Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::threads::Stopwatch;
+
 /// Median of some samples, with the least and the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
@@ -93,13 +95,24 @@ impl Pair {
     }
 }
 
-/// Nanoseconds a call of `work`, over `calls` of them; `work` is told the call's number.
-pub fn nanos_per_call<T>(calls: u64, mut work: impl FnMut(u64) -> T) -> f64 {
+/// Nanoseconds of CPU time a call of `work`, over `calls` of them; `work` is told the call's number.
+pub fn nanos_per_call<T>(calls: u64, work: impl FnMut(u64) -> T) -> f64 {
+    let watch = Stopwatch::start();
+    repeat(calls, work);
+    watch.nanos_each(calls)
+}
+
+/// The same by the wall clock, for work that may wait for another thread.
+pub fn wall_nanos_per_call<T>(calls: u64, work: impl FnMut(u64) -> T) -> f64 {
     let started = Instant::now();
+    repeat(calls, work);
+    started.elapsed().as_nanos() as f64 / calls as f64
+}
+
+fn repeat<T>(calls: u64, mut work: impl FnMut(u64) -> T) {
     for call in 0..calls {
         black_box(work(call));
     }
-    started.elapsed().as_nanos() as f64 / calls as f64
 }
 
 /// The given share (0 to 1) of the samples is at or below what this returns.

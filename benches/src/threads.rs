@@ -57,6 +57,27 @@ impl Thread {
     }
 }
 
+/// Measures the CPU time of the thread that made it. Unlike the wall clock it stands still while other programs run, and so
+/// does it while the thread sleeps: it is for work that never waits.
+#[derive(Debug)]
+pub struct Stopwatch {
+    thread: Thread,
+    started: Duration,
+}
+
+impl Stopwatch {
+    pub fn start() -> Self {
+        let thread = Thread::current();
+        let started = thread.cpu_time();
+        Self { thread, started }
+    }
+
+    /// Nanoseconds since, over `count`.
+    pub fn nanos_each(&self, count: u64) -> f64 {
+        (self.thread.cpu_time() - self.started).as_nanos() as f64 / count as f64
+    }
+}
+
 /// CPU time of the whole process.
 pub fn process_cpu_time() -> Duration {
     read_clock(libc::CLOCK_PROCESS_CPUTIME_ID)

@@ -1,12 +1,9 @@
 //! `MetricsChanged` by mailbox, one worker, in bursts: the time from the first `do_send` until the last is handled, per
 //! message. A router is attached on the same thread.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use actix::{Actor, Addr, Context, Handler, dev::ToEnvelope};
@@ -27,6 +24,7 @@ use crate::{
     plots::{Plot, Series},
     stream::{Change, Settled, load},
     systems,
+    threads::Stopwatch,
 };
 
 const WORKER: u64 = 7;
@@ -246,11 +244,11 @@ async fn watched_in_bursts(
 async fn nanos_per_message(size: u64, mut burst: impl AsyncFnMut()) -> f64 {
     burst().await;
     let bursts = (MESSAGES_A_SAMPLE / size).max(1);
-    let started = Instant::now();
+    let watch = Stopwatch::start();
     for _ in 0..bursts {
         burst().await;
     }
-    started.elapsed().as_nanos() as f64 / (bursts * size) as f64
+    watch.nanos_each(bursts * size)
 }
 
 fn thousands(count: u64) -> String {

@@ -1,10 +1,6 @@
 //! `MetricsChanged` by mailbox of 100,000 workers in random order, against an actor that stores into a map.
 
-use std::{
-    cell::Cell,
-    hash::BuildHasher,
-    time::{Duration, Instant},
-};
+use std::{cell::Cell, hash::BuildHasher, time::Duration};
 
 use actix::{Actor, Addr};
 use actix_kv_metrics::{Coalescing, MetricsChanged, PublisherActor, WorkerRank};
@@ -16,6 +12,7 @@ use crate::{
     outcome::{Row, Target},
     stream::{Change, Settled, load, shuffled},
     systems,
+    threads::Stopwatch,
 };
 
 pub(super) fn run(effort: Effort) -> Findings {
@@ -117,9 +114,9 @@ async fn nanos_per_message(
     send: impl Fn(WorkerRank, u64),
     settled: impl AsyncFn(),
 ) -> f64 {
-    let mut started = Instant::now();
+    let mut watch = Stopwatch::start();
     for change in [2 * pass, 2 * pass + 1] {
-        started = Instant::now();
+        watch = Stopwatch::start();
         for burst in workers.chunks(BURST) {
             for worker in burst {
                 send(*worker, worker.worker().0 + change);
@@ -127,7 +124,7 @@ async fn nanos_per_message(
             settled().await;
         }
     }
-    started.elapsed().as_nanos() as f64 / workers.len() as f64
+    watch.nanos_each(workers.len() as u64)
 }
 
 const BURST: usize = 1_000;

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::{Effort, Findings};
 use crate::{
-    measure::{Pair, nanos_per_call},
+    measure::{Pair, nanos_per_call, wall_nanos_per_call},
     outcome::{Row, Target},
     stream::load,
     systems,
@@ -98,7 +98,7 @@ fn nanos_per_contended_call<T>(calls: u64, call: impl Fn(u64) -> T + Sync) -> f6
     let ready = Barrier::new(2);
     let timed = || {
         ready.wait();
-        nanos_per_call(calls, &call)
+        wall_nanos_per_call(calls, &call)
     };
     std::thread::scope(|scope| {
         let other = scope.spawn(timed);

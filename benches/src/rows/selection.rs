@@ -3,7 +3,7 @@
 //!
 //! One call chooses, books, and releases the booking made 64 choices before.
 
-use std::{collections::VecDeque, time::Instant};
+use std::collections::VecDeque;
 
 use actix::Actor;
 use actix_kv_metrics::{RouterActor, RouterConfig, WorkerRank};
@@ -17,6 +17,7 @@ use crate::{
     plots::{Plot, Series},
     stream::{SEED, Snapshots, shuffled},
     systems,
+    threads::Stopwatch,
 };
 
 pub(super) fn run(effort: Effort) -> Findings {
@@ -89,9 +90,9 @@ fn updates(effort: Effort) -> [Row; 2] {
                 .into_iter()
                 .map(|worker| (worker, random_load(&mut rng)));
             let snapshot = chooser.snapshot_of(loads.collect::<Vec<_>>());
-            let started = Instant::now();
+            let watch = Stopwatch::start();
             chooser.apply(snapshot);
-            started.elapsed().as_nanos() as f64 / ENTRIES as f64
+            watch.nanos_each(ENTRIES as u64)
         });
         let each = Spread::of(samples.collect::<Vec<_>>());
         let name = format!("load update at 10,000 workers, {state}");
@@ -112,12 +113,12 @@ fn by_mailbox(effort: Effort) -> Row {
         let mut samples = Vec::new();
         for _ in 0..effort.rounds() {
             let calls = effort.pick(500, 5_000);
-            let started = Instant::now();
+            let watch = Stopwatch::start();
             for n in 0..calls {
                 let request = requests[n as usize % requests.len()].clone();
                 drop(router.send(request.request).await);
             }
-            samples.push(started.elapsed().as_nanos() as f64 / calls as f64);
+            samples.push(watch.nanos_each(calls));
         }
         samples
     });
