@@ -442,10 +442,7 @@ impl Run {
 
     fn run_to(&mut self, target: Micros, late: bool) {
         self.pump();
-        while !late {
-            let Some(timeout) = self.timeout().filter(|timeout| *timeout <= target) else {
-                break;
-            };
+        while let Some(timeout) = self.timeout().filter(|at| !late && *at <= target) {
             self.now = timeout;
             self.pump();
         }

@@ -177,7 +177,8 @@ fn g6_ten_thousand_workers_with_open_windows_have_one_timer() {
         assert_eq!(live_timers(&now), 1);
         // One deadline, the first worker's, holds all the time.
         assert_eq!(now.timer.arms - before.timer.arms, 1);
-        (log.take(), other.take());
+        log.take();
+        other.take();
         sleep(ms(100)).await;
         let sent: usize = log.take().iter().map(|seen| seen.loads.len()).sum();
         assert_eq!(sent as u64, WORKERS);

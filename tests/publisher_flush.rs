@@ -35,7 +35,7 @@ fn missing(report: &FlushReport) -> Vec<(String, Vec<u64>)> {
     let undelivered = report.undelivered().iter();
     undelivered
         .map(|it| {
-            let link = it.link.map_or("none".to_owned(), |link| link.to_string());
+            let link = it.link.map_or_else(String::new, |link| link.to_string());
             let workers = it.workers.iter().map(|rank| rank.worker().0).collect();
             (link, workers)
         })

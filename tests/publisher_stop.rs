@@ -205,7 +205,8 @@ fn g9_a_publisher_that_stops_hands_over_what_is_open_and_then_says_closed() {
         report(&publisher, 1, 5).await;
         report(&publisher, 2, 5).await;
         settle().await;
-        (log.take(), other.take());
+        log.take();
+        other.take();
         report(&publisher, 1, 6).await;
         publisher.send(WorkerLeft { worker: w(2) }).await.unwrap();
         publisher.do_send(MetricsChanged::new(1, load(7)));

@@ -257,7 +257,8 @@ fn an_admitted_ticket_goes_with_the_next_report_or_as_a_minor_change_without_one
         let reporter = MetricsReporter::new(&publisher, 1);
         reporter.report(load(1)).unwrap();
         sleep(ms(20)).await;
-        (log.take(), log.take_raw());
+        log.take();
+        log.take_raw();
         for number in [3, 7, 5] {
             reporter.admitted(ticket(1, number)).unwrap();
         }
