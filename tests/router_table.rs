@@ -9,7 +9,7 @@ use std::{cell::RefCell, rc::Rc};
 
 use actix_kv_metrics::{
     ForwardPassMetrics, LoadSnapshot, PublisherId, RouterActor, RouterConfig, SelectError,
-    SelectWorker, SnapshotAck, Standing,
+    SelectWorker, SnapshotAck, SpecDecodeStats, Standing,
     actix::{ActorContext, Context, Handler, Message, Supervisor},
 };
 use common::{ms, sleep, virtual_time, w};
@@ -207,7 +207,7 @@ fn closed_removes_what_its_incarnation_still_owns() {
         assert_eq!(router.take(straggler).await, SnapshotAck::Superseded);
         assert_eq!(router.table().await, [(w(2), Some(21))]);
         // Detached and attached again: it goes on, and has to tell everything.
-        let again = snapshot(P, 3, after(1), [reports(1, 11)]);
+        let again = snapshot(P, 3, after(2), [reports(1, 11)]);
         assert_eq!(router.take(again).await, SnapshotAck::NeedFull);
         router.full(4, [reports(1, 12)]).await;
         assert_eq!(router.table().await, [(w(1), Some(12)), (w(2), Some(21))]);
@@ -245,6 +245,35 @@ fn a_goodbye_that_was_overtaken_is_superseded() {
         assert_eq!(router.table().await, expected);
         let counts = router.counts().await;
         assert_eq!((counts.superseded, counts.closed), (1, 0));
+        assert!(router.0.connected());
+    });
+}
+
+/// Case 48: not only what bears on a choice.
+#[test]
+fn g1_every_field_of_the_newest_metrics_is_kept() {
+    virtual_time(async {
+        let router = Router::new();
+        let plain = ForwardPassMetrics::new(10, 1_000, 2);
+        let spec = SpecDecodeStats {
+            num_drafts: Some(3),
+            num_accepted_tokens_per_pos: Some(vec![2, 1]),
+            ..SpecDecodeStats::default()
+        };
+        let rich = plain
+            .clone()
+            .with_data_parallel_rank(1)
+            .with_request_active_slots(5)
+            .with_request_total_slots(256)
+            .with_gpu_cache_usage_perc(0.5)
+            .with_gpu_prefix_cache_hit_rate(0.25)
+            .with_spec_decode_stats(spec);
+        for (sequence, metrics) in (1..).zip([&plain, &rich, &plain, &rich]) {
+            let load = of_life(1, 1, Some(metrics.clone()));
+            router.full(sequence, [load]).await;
+            let loads = router.loads().await;
+            assert_eq!(loads.get(1).unwrap().metrics.as_ref(), Some(metrics));
+        }
         assert!(router.0.connected());
     });
 }

@@ -12,7 +12,8 @@ use std::{
 
 use actix_kv_metrics::{
     Candidates, ForwardPassMetrics, LoadSnapshot, PublisherId, RouterConfig, SelectError,
-    SelectWorker, SnapshotAck, SnapshotKind, Standing, TableCounts, Ticket, WorkerLoad, WorkerRank,
+    SelectWorker, SnapshotAck, SnapshotKind, SpecDecodeStats, Standing, TableCounts, Ticket,
+    WorkerLoad, WorkerRank,
     actix::clock,
     sans_io::{LoadTable, Placement},
 };
@@ -470,6 +471,8 @@ impl History {
         let metrics = ForwardPassMetrics::new(active, total, waiting);
         Some(match self.rng.u32(..30) {
             0 => metrics.with_gpu_cache_usage_perc(f32::NAN),
+            1 => metrics.with_spec_decode_stats(SpecDecodeStats::default()),
+            2 => metrics.with_request_active_slots(active),
             _ => metrics,
         })
     }
