@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use actix::{Actor, Addr, ArbiterHandle, Context};
+use actix::{Actor, Addr, ArbiterHandle, Context, MailboxError};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     metrics::WorkerRank,
     publisher::{
         AttachRouter, DetachRouter, PublisherActor,
-        flush::{Flush, FlushReport, Shutdown},
+        flush::{AwaitAnnounced, FlushReport, Shutdown},
         link::LinkId,
         reporter::MetricsReporter,
     },
@@ -155,8 +155,8 @@ impl KvMetrics {
 
     /// Chooses a worker and books the request on it, at the router that runs just now.
     ///
-    /// If the router does not know any worker asked for, it may just not have heard yet: the publisher is flushed, and the
-    /// router is asked once more. So a worker announced before the call is found.
+    /// If the router does not know any worker asked for, it may just not have heard yet: once it knows the workers that
+    /// were announced before the call, within a second, it is asked again.
     ///
     /// # Errors
     ///
@@ -165,11 +165,14 @@ impl KvMetrics {
         use SelectError::{NoWorkers, NoneAllowed, UnknownWorker};
         match self.select_once(request.clone()).await {
             Err(unknown @ (NoWorkers | NoneAllowed | UnknownWorker)) => {
-                let within = NEWS_WITHIN;
-                let Ok(_) = self.0.publisher.send(Flush { within }).await else {
-                    return Err(unknown);
+                let announced = AwaitAnnounced {
+                    router: self.router().recipient(),
+                    within: NEWS_WITHIN,
                 };
-                self.select_once(request).await
+                match self.0.publisher.send(announced).await {
+                    Ok(()) => self.select_once(request).await,
+                    Err(_) => Err(unknown),
+                }
             }
             answer => answer,
         }
@@ -187,9 +190,22 @@ impl KvMetrics {
     }
 
     /// Takes in what was reported before, tells it to the router and to everything else attached, and stops the
-    /// publisher, then the router. Answers after `within` at the latest, with what did not arrive.
+    /// publisher, then the router. Answers after `within` at the latest (100 ms later if the publisher's arbiter is
+    /// blocked), with what did not arrive.
+    ///
+    /// # Panics
+    ///
+    /// On a tokio runtime that was built without timers.
     pub async fn shutdown(&self, within: Duration) -> FlushReport {
-        let answer = self.0.publisher.send(Shutdown { within }).await;
+        let asked = self.0.publisher.send(Shutdown { within });
+        let answer = if tokio::runtime::Handle::try_current().is_ok() {
+            // The publisher keeps the time itself, unless its arbiter is blocked.
+            let longest = within.saturating_add(ARBITER_BLOCKED);
+            let answer = actix::clock::timeout(longest, asked).await;
+            answer.unwrap_or(Err(MailboxError::Timeout))
+        } else {
+            asked.await
+        };
         let mut present = self.0.write();
         present.state = RouterState::ShutDown;
         present.address.do_send(StopRouter);
@@ -289,5 +305,7 @@ where
     }
 }
 
+/// How much later than asked a shutdown answers if the publisher does not.
+const ARBITER_BLOCKED: Duration = Duration::from_millis(100);
 /// Longest wait for workers that were announced just now.
 const NEWS_WITHIN: Duration = Duration::from_secs(1);

@@ -93,6 +93,26 @@ fn the_program_of_the_readme_works() {
 }
 
 #[test]
+fn a_request_for_an_unknown_worker_leaves_the_windows_of_the_others_alone() {
+    virtual_time(async {
+        let kv = KvMetrics::start(config().publisher(windows(50, 500)));
+        report(&kv.publisher(), 1, 0).await;
+        settle().await;
+        let start = Instant::now();
+        report(&kv.publisher(), 1, 5).await;
+        let pinned = SelectWorker::blocks(1).among(Candidates::Worker(99.into()));
+        for _ in 0..10 {
+            let answer = kv.select(pinned.clone()).await;
+            assert_eq!(answer.unwrap_err(), SelectError::UnknownWorker);
+        }
+        assert_eq!(table(&kv).await[&w(1)], Some(0), "not yet published");
+        assert_eq!(start.elapsed(), ms(0), "nobody waits when all is told");
+        sleep(ms(60)).await;
+        assert_eq!(table(&kv).await[&w(1)], Some(5));
+    });
+}
+
+#[test]
 fn the_handle_is_clone_send_and_sync() {
     fn check<T: Clone + Send + Sync + std::fmt::Debug + 'static>() {}
     check::<KvMetrics>();

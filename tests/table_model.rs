@@ -150,9 +150,9 @@ impl Model {
         self.remove(|rank, worker| worker.owner.id == id && snapshot.left.contains(rank));
         let mut named = Vec::new();
         for load in &snapshot.workers {
-            if self.load(snapshot.publisher, load, now) {
-                named.push(load.worker);
-            }
+            // A late load changes nothing, but its publisher says that the worker lives.
+            self.load(snapshot.publisher, load, now);
+            named.push(load.worker);
         }
         if snapshot.kind == SnapshotKind::Full {
             self.remove(|rank, worker| worker.owner.id == id && !named.contains(rank));
@@ -164,8 +164,7 @@ impl Model {
         SnapshotAck::Applied
     }
 
-    /// Whether the load was taken over.
-    fn load(&mut self, owner: PublisherId, load: &WorkerLoad, now: Instant) -> bool {
+    fn load(&mut self, owner: PublisherId, load: &WorkerLoad, now: Instant) {
         let mut metrics = load.metrics.clone();
         if metrics.as_ref().is_some_and(|m| m.check().is_err()) {
             self.counts.rejected_loads += 1;
@@ -186,7 +185,7 @@ impl Model {
             .or_insert_with(|| fresh.clone());
         if load.life < worker.life {
             self.counts.late_loads += 1;
-            return false;
+            return;
         }
         if load.life > worker.life {
             *worker = fresh;
@@ -224,7 +223,6 @@ impl Model {
             worker.silent_since = Some(now);
         }
         self.quiet();
-        true
     }
 
     /// Who has no booking is not waited for.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use actix::{ActorContext, AsyncContext, Context, Handler, Message, ResponseFuture};
+use actix::{ActorContext, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture};
 use tokio::sync::oneshot;
 
 use super::{
@@ -10,7 +10,7 @@ use super::{
     link::{Link, LinkId},
     reports::Reports,
 };
-use crate::metrics::WorkerRank;
+use crate::{metrics::WorkerRank, snapshot::LoadSnapshot};
 
 /// Publishes every open window now. Answers when all that is newest at this moment was acknowledged by every router,
 /// failed once, or its router is gone, and after `within` at the latest. With nothing open it sends nothing.
@@ -131,6 +131,17 @@ impl Waiter {
     }
 }
 
+/// Asks whether a router has been told which workers there are. Answers when it acknowledged the workers announced before
+/// this message, at once if there is nothing to tell; and when it failed, is gone, or after `within`. Windows stay open.
+pub(crate) struct AwaitAnnounced {
+    pub(crate) router: Recipient<LoadSnapshot>,
+    pub(crate) within: Duration,
+}
+
+impl Message for AwaitAnnounced {
+    type Result = ();
+}
+
 /// Follows [`Shutdown`] through the mailbox: what was sent before it has been handled.
 struct BeginShutdown {
     deadline: Option<Instant>,
@@ -190,6 +201,37 @@ impl Handler<BeginShutdown> for PublisherActor {
         self.closing = true;
         self.flush(now, msg.deadline, true, msg.answer);
         self.pump(ctx, now);
+    }
+}
+
+impl Handler<AwaitAnnounced> for PublisherActor {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, msg: AwaitAnnounced, ctx: &mut Context<Self>) -> Self::Result {
+        let now = self.begin_message(ctx);
+        let (answer, report) = oneshot::channel();
+        let told = self.attached.iter().find(|a| a.router == msg.router);
+        let link = told.map(|attached| &attached.link);
+        if let Some(link) = link.filter(|link| link.is_announcing()) {
+            self.waiters.push(Waiter {
+                deadline: now.checked_add(msg.within),
+                goals: vec![Goal {
+                    link: link.id(),
+                    arrived: link.announced(),
+                    failures: link.counts().failures,
+                }],
+                undelivered: Vec::new(),
+                shuts: false,
+                answer,
+            });
+            self.pump(ctx, now);
+        } else {
+            drop(answer);
+        }
+        Box::pin(async {
+            // Whatever became of it, the router is asked again.
+            let _ = report.await;
+        })
     }
 }
 

@@ -168,6 +168,16 @@ impl Link {
         self.counts.snapshots + u64::from(self.coalescer.is_pending())
     }
 
+    /// Whether a change of membership is still on its way to the router.
+    pub(super) fn is_announcing(&self) -> bool {
+        !self.is_lost() && (self.is_in_flight() || self.coalescer.is_urgent())
+    }
+
+    /// The snapshot, counted from 1, whose acknowledgement means that the router knows the present workers.
+    pub(super) fn announced(&self) -> u64 {
+        self.counts.snapshots + u64::from(self.coalescer.is_urgent())
+    }
+
     /// The newest snapshot, counted from 1, that the router acknowledged with all before it.
     pub fn arrived(&self) -> u64 {
         self.arrived

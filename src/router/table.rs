@@ -322,6 +322,10 @@ impl LoadTable {
         };
         if load.life < row.life {
             self.counts.late_loads += 1;
+            if row.owner.id == publisher.id {
+                // It lives all the same: a full snapshot that names it does not remove it.
+                row.named_in = snapshot;
+            }
             return;
         }
         self.pricing.forget(row);
