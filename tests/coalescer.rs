@@ -825,6 +825,25 @@ fn g7_open_windows_are_at_most_one_a_worker() {
     t.expect_delta(999, &newest);
 }
 
+#[test]
+fn g7_windows_that_closed_leave_nothing_behind() {
+    // The size of all that a link holds, as far as its Debug form shows it.
+    let size_after = |rounds: u64| {
+        let mut t = Timeline::with_workers(windows(1, 10), &[1, 2, 3]);
+        for round in 1..=rounds {
+            t.skip_to(t.now() + 5);
+            t.report(round % 3 + 1, round % 7);
+            t.report_metrics(round % 2 + 1, minor(round % 5, round));
+            t.leave(4);
+            t.join(4);
+            t.pump();
+        }
+        format!("{:?}", t.link).len()
+    };
+    let (early, late) = (size_after(50), size_after(5_000));
+    assert!(late < early + 200, "{early} and then {late} characters");
+}
+
 // Below a millisecond.
 
 /// One worker changes every `every` µs for 1 s, the router answers after 0.1 ms, as an actor would drive the link:

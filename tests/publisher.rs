@@ -57,6 +57,21 @@ fn g2_a_changed_worker_is_published_once_it_was_quiet_for_debounce() {
 }
 
 #[test]
+fn g2_without_a_debounce_a_change_goes_out_at_once_and_arms_no_timer() {
+    virtual_time(async {
+        let publisher = publisher(windows(0, 10));
+        let log = attach(&publisher).await;
+        for value in 1..=3 {
+            report(&publisher, 1, value).await;
+            settle().await;
+        }
+        let expected = [1, 2, 3].map(|value| delta(0, &[(1, value)]));
+        assert_eq!(log.take(), expected);
+        assert_eq!(stats(&publisher).await.timer.arms, 0);
+    });
+}
+
+#[test]
 fn g3_a_worker_that_is_never_quiet_is_published_each_max_delay() {
     virtual_time(async {
         let publisher = publisher(windows(10, 100));
