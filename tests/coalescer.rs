@@ -910,3 +910,21 @@ fn changes_slower_than_debounce_are_each_published() {
     }
     assert_eq!(seen.len(), 499);
 }
+
+#[test]
+fn g3_leaving_saturation_waits_for_its_window_and_no_longer_however_small_the_step() {
+    let settings = Coalescing::builder()
+        .debounce(ms(10))
+        .max_delay(ms(100))
+        .saturation(0.5)
+        .significance(0.05)
+        .build()
+        .unwrap();
+    let mut t = Timeline::with_workers(settings, &[1]);
+    t.skip_to(1_000);
+    t.report(1, 500);
+    t.expect_delta(1_000, &[(1, 500)]);
+    t.expect_nothing_until(1_500);
+    t.report(1, 499);
+    t.expect_delta(1_510, &[(1, 499)]);
+}

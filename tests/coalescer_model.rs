@@ -258,8 +258,9 @@ impl Model {
         if self.timeout().is_none_or(|timeout| timeout > now) {
             return None;
         }
-        self.until = None;
-        if self.paced_until().is_some_and(|paced| paced > now) {
+        // A retry has been paced by its backoff.
+        let retry = self.until.take().is_some();
+        if !retry && self.paced_until().is_some_and(|paced| paced > now) {
             return None;
         }
         self.unpaced = false;
@@ -747,10 +748,6 @@ impl Run {
             .is_some_and(|start| start + gap > self.now);
         for id in self.living() {
             let newest = self.truth(id).unwrap();
-            if paced && self.model.has.get(&id) == Some(&Has::Unknown) {
-                // A retry is paced like any other snapshot.
-                continue;
-            }
             let has = self.table.get(&id).expect("G12: a first report");
             assert_eq!(has.life, newest.life, "G13: a new life");
             let (significant, any) = self.differs[&id];

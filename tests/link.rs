@@ -537,3 +537,22 @@ fn a_link_attached_again_takes_the_answer_to_what_its_former_windows_sent() {
         t.expect_idle();
     }
 }
+
+#[test]
+fn g8_a_retry_is_paced_by_its_backoff_and_not_by_min_gap_too() {
+    let spaced = Coalescing::builder()
+        .debounce(ms(1))
+        .max_delay(ms(10))
+        .min_gap(ms(500))
+        .build()
+        .unwrap();
+    let mut t = waiting(spaced, &[1]);
+    t.skip_to(1_000);
+    t.report(1, 5);
+    t.expect_delta(1_001, &[(1, 5)]);
+    t.refused();
+    t.expect_delta(1_011, &[(1, 5)]);
+    t.applied();
+    t.report(1, 6);
+    t.expect_delta(1_511, &[(1, 6)]);
+}

@@ -462,11 +462,15 @@ impl Coalescer {
         newest: &KeptMetrics,
     ) -> Difference {
         if let Some(saturation) = self.settings.saturation() {
-            let entered = newest.is_saturated(saturation, 0) && !has.is_saturated(saturation, 0);
+            let (was, is) = (
+                has.is_saturated(saturation, 0),
+                newest.is_saturated(saturation, 0),
+            );
             let rested = tracked.last_urgent == NEVER
                 || self.now - tracked.last_urgent >= nanos(self.settings.max_delay());
-            if entered {
-                return if rested {
+            // Leaving it waits for its window: only entering it is urgent.
+            if was != is {
+                return if is && rested {
                     Difference::Urgent
                 } else {
                     Difference::Significant

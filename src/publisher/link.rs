@@ -310,7 +310,8 @@ impl Link {
         }
         let retry = matches!(self.state, LinkState::BackingOff { .. });
         self.state = LinkState::Idle;
-        if self.paced_until().is_some_and(|paced| paced > now) {
+        // A retry has been paced by its backoff.
+        if !retry && self.paced_until().is_some_and(|paced| paced > now) {
             return None;
         }
         self.unpaced = false;
