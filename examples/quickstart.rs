@@ -3,7 +3,7 @@
 //! Run `cargo run --example quickstart`. It prints a line per request, such as
 //!
 //! ```text
-//! request  1 → worker 3/0   cost 74.0 = 32.0 prefill + 42.0 active + 0.0 booked + 0.0 waiting
+//! request  1 → worker 3/0   cost 682.0 = 640.0 prefill + 42.0 active + 0.0 booked + 0.0 waiting
 //! ```
 //!
 //! and ends by itself.

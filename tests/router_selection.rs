@@ -109,7 +109,12 @@ fn every_reason_why_nobody_is_chosen_has_its_own_error_and_books_nothing() {
 #[test]
 fn a_choice_can_be_explained() {
     virtual_time(async {
-        let router = Router::with(|config| config.overlap_weight(2.0).waiting_weight(8.0));
+        let router = Router::with(|config| {
+            config
+                .overlap_weight(2.0)
+                .booked_weight(1.0)
+                .waiting_weight(8.0)
+        });
         let waiting = ForwardPassMetrics::new(40, 1_000, 3);
         router.full(1, [of_life(1, 1, Some(waiting))]).await;
         router.book(1, 5).await;

@@ -312,7 +312,7 @@ impl Model {
         Price {
             prefill: self.config.overlap_weight() * f64::from(missing),
             active,
-            booked: blocks as f64 + weight * requests as f64,
+            booked: self.config.booked_weight() * blocks as f64 + weight * requests as f64,
             waiting: weight * waiting,
             estimated: self.fresh(worker).is_none(),
         }
@@ -416,6 +416,7 @@ impl History {
         let mut config = RouterConfig::builder()
             .seed(seed ^ 0x5eed)
             .overlap_weight(pick(&mut rng, &[1.0, 1.0, 1.0, 0.5, 2.0, 0.0]))
+            .booked_weight(pick(&mut rng, &[1.0, 1.0, 10.0, 0.0]))
             .waiting_weight(pick(&mut rng, &[64.0, 64.0, 8.0, 0.0, 1e9]))
             .settle(pick(&mut rng, &[ms(50), ms(50), ms(0), Duration::MAX]))
             .reservation_ttl(pick(&mut rng, &[ms(30_000), ms(300), Duration::MAX]))
@@ -813,7 +814,12 @@ fn add(sum: &mut TableCounts, counts: TableCounts) {
 
 /// A table of workers 1, 2, 3, … with these loads; `None`: announced only.
 fn table(loads: &[Option<u64>]) -> LoadTable {
-    let config = RouterConfig::builder().seed(11).build().unwrap();
+    let config = RouterConfig::builder()
+        .seed(11)
+        .overlap_weight(1.0)
+        .waiting_weight(64.0)
+        .build()
+        .unwrap();
     let mut table = LoadTable::new(config);
     let workers = (1..).zip(loads).map(|(worker, active)| WorkerLoad {
         worker: WorkerRank::new(worker / 10, worker as u32 % 10),

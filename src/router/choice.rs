@@ -31,6 +31,7 @@ pub struct Placement {
 /// average they are charged is the same for all of them, so it need not be applied one by one.
 #[derive(Debug)]
 pub(super) struct Pricing {
+    booked_weight: f64,
     waiting_weight: f64,
     saturation: Option<f64>,
     index: CostIndex,
@@ -43,6 +44,7 @@ pub(super) struct Pricing {
 impl Pricing {
     pub(super) fn new(config: &RouterConfig) -> Self {
         Self {
+            booked_weight: config.booked_weight(),
             waiting_weight: config.waiting_weight(),
             saturation: config.saturation(),
             index: CostIndex::default(),
@@ -108,7 +110,7 @@ impl Pricing {
     }
 
     fn booked_cost(&self, booked: Booked) -> f64 {
-        booked.blocks as f64 + self.waiting_weight * booked.requests as f64
+        self.booked_weight * booked.blocks as f64 + self.waiting_weight * booked.requests as f64
     }
 
     /// Average blocks in use and requests waiting of the known workers; nothing if none is known.

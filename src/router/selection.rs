@@ -79,7 +79,8 @@ pub enum Candidates {
 /// ```text
 /// total = overlap_weight × max(0, request_blocks − overlap)         prefill
 ///       + kv_active_blocks                                          active
-///       + booked_blocks + waiting_weight × booked_requests          booked
+///       + booked_weight × booked_blocks
+///       + waiting_weight × booked_requests                          booked
 ///       + waiting_weight × num_requests_waiting                     waiting
 /// ```
 ///

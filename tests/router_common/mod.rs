@@ -90,7 +90,12 @@ impl Router {
     }
 
     pub fn with(set: impl FnOnce(RouterConfigBuilder) -> RouterConfigBuilder) -> Self {
-        let config = set(RouterConfig::builder().seed(7)).build().unwrap();
+        // Weights that make costs easy to read.
+        let plain = RouterConfig::builder()
+            .seed(7)
+            .overlap_weight(1.0)
+            .waiting_weight(64.0);
+        let config = set(plain).build().unwrap();
         Self(RouterActor::new(config).start())
     }
 
