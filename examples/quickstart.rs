@@ -8,7 +8,10 @@
 //!
 //! and ends by itself.
 
-use std::time::Duration;
+use std::{
+    io::{Write, stdout},
+    time::Duration,
+};
 
 use actix_kv_metrics::{
     ForwardPassMetrics, KvMetrics, KvMetricsConfig, MetricsReporter, RouterConfig, SelectWorker,
@@ -66,12 +69,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let ask = SelectWorker::blocks(32).overlap(1, if request % 3 == 0 { 16 } else { 0 });
         let choice = kv.select(ask).await?;
         let (worker, cost) = (choice.worker(), choice.cost());
-        println!("request {request:2} → worker {worker}   cost {cost}");
+        writeln!(
+            stdout(),
+            "request {request:2} → worker {worker}   cost {cost}"
+        )?;
         workers[worker.worker().0 as usize - 1]
             .send(Serve(32))
             .await?;
     }
     let report = kv.shutdown(Duration::from_secs(1)).await;
-    println!("everything arrived: {}", report.is_complete());
+    writeln!(stdout(), "everything arrived: {}", report.is_complete())?;
     Ok(())
 }
