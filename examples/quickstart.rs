@@ -8,10 +8,7 @@
 //!
 //! and ends by itself.
 
-use std::{
-    io::{Write, stdout},
-    time::Duration,
-};
+use std::{io::Write, time::Duration};
 
 use actix_kv_metrics::{
     ForwardPassMetrics, KvMetrics, KvMetricsConfig, MetricsReporter, RouterConfig, SelectWorker,
@@ -63,21 +60,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         active_blocks: 128 / id,
     };
     let workers: Vec<Addr<Worker>> = (1..=3).map(|id| worker(id).start()).collect();
+    let mut out = std::io::stdout();
     for request in 1..=12 {
         // A request every 5 ms; worker 1 has the first half of every third prompt in its cache.
         clock::sleep(Duration::from_millis(5)).await;
         let ask = SelectWorker::blocks(32).overlap(1, if request % 3 == 0 { 16 } else { 0 });
         let choice = kv.select(ask).await?;
         let (worker, cost) = (choice.worker(), choice.cost());
-        writeln!(
-            stdout(),
-            "request {request:2} → worker {worker}   cost {cost}"
-        )?;
+        writeln!(out, "request {request:2} → worker {worker}   cost {cost}")?;
         workers[worker.worker().0 as usize - 1]
             .send(Serve(32))
             .await?;
     }
     let report = kv.shutdown(Duration::from_secs(1)).await;
-    writeln!(stdout(), "everything arrived: {}", report.is_complete())?;
+    writeln!(out, "everything arrived: {}", report.is_complete())?;
     Ok(())
 }
