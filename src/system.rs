@@ -91,7 +91,7 @@ pub struct KvMetrics(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    publisher: Addr<PublisherActor>,
+    publisher: Arc<Addr<PublisherActor>>,
     router: RwLock<Present>,
 }
 
@@ -123,7 +123,7 @@ impl KvMetrics {
         let (router, died) = start_router(&config);
         let link = publisher.send(AttachRouter::new(router.clone().recipient()));
         let shared = Arc::new(Shared {
-            publisher,
+            publisher: Arc::new(publisher),
             router: RwLock::new(Present {
                 address: router,
                 state: RouterState::Running,
@@ -140,7 +140,7 @@ impl KvMetrics {
 
     /// The publisher.
     pub fn publisher(&self) -> Addr<PublisherActor> {
-        self.0.publisher.clone()
+        Addr::clone(&self.0.publisher)
     }
 
     /// The newest router: valid until it dies, after which [`select`](Self::select) uses the one that replaces it.
@@ -150,7 +150,7 @@ impl KvMetrics {
 
     /// Announces a worker, and gives it what it reports with.
     pub fn reporter(&self, worker: impl Into<WorkerRank>) -> MetricsReporter {
-        MetricsReporter::new(&self.0.publisher, worker)
+        MetricsReporter::sharing(self.0.publisher.clone(), worker)
     }
 
     /// Chooses a worker and books the request on it, at the router that runs just now.

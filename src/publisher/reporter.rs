@@ -33,7 +33,8 @@ use crate::{
 #[derive(Debug)]
 pub struct MetricsReporter {
     slot: Arc<ReporterSlot>,
-    publisher: Addr<PublisherActor>,
+    /// Shared with the other reporters of a system: an address of its own would take three allocations each.
+    publisher: Arc<Addr<PublisherActor>>,
     rejected: AtomicU64,
 }
 
@@ -55,6 +56,14 @@ pub enum ReportError {
 impl MetricsReporter {
     /// Announces the worker and begins a life of it.
     pub fn new(publisher: &Addr<PublisherActor>, worker: impl Into<WorkerRank>) -> Self {
+        Self::sharing(Arc::new(publisher.clone()), worker)
+    }
+
+    /// The same, with an address that is shared.
+    pub(crate) fn sharing(
+        publisher: Arc<Addr<PublisherActor>>,
+        worker: impl Into<WorkerRank>,
+    ) -> Self {
         let slot = Arc::new(ReporterSlot {
             worker: worker.into(),
             life: epoch::next(),
@@ -63,7 +72,7 @@ impl MetricsReporter {
         publisher.do_send(ReporterMade(slot.clone()));
         Self {
             slot,
-            publisher: publisher.clone(),
+            publisher,
             rejected: AtomicU64::new(0),
         }
     }
