@@ -190,11 +190,15 @@ impl Reservations {
 mod tests {
     use super::*;
 
+    fn now() -> Instant {
+        actix::clock::Instant::now().into_std()
+    }
+
     const TTL: Duration = Duration::from_secs(30);
 
     #[test]
     fn bookings_end_by_release_watermark_age_and_expiry_and_leave_nothing_behind() {
-        let start = Instant::now();
+        let start = now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut reservations = Reservations::new(9);
         let tickets: Vec<_> = (0..5)
@@ -229,7 +233,7 @@ mod tests {
     #[test]
     fn tickets_that_were_never_issued_are_told_apart() {
         let mut reservations = Reservations::new(9);
-        let ticket = reservations.book(0, 1, Instant::now());
+        let ticket = reservations.book(0, 1, now());
         assert!(reservations.has_issued(ticket));
         for (router, number) in [(9, 2), (9, 0), (9, u64::MAX), (8, 1)] {
             assert!(!reservations.has_issued(Ticket { router, number }));
@@ -238,7 +242,7 @@ mod tests {
 
     #[test]
     fn hostile_sizes_saturate_and_come_back_to_zero() {
-        let now = Instant::now();
+        let now = now();
         let mut reservations = Reservations::new(9);
         reservations.book(0, u64::MAX, now);
         reservations.book(0, u64::MAX, now);
