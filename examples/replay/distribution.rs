@@ -16,6 +16,7 @@ pub(crate) struct Summary {
     pub(crate) count: u64,
     pub(crate) mean: f64,
     pub(crate) p50: f64,
+    pub(crate) p90: f64,
     pub(crate) p99: f64,
     pub(crate) max: f64,
 }
@@ -40,9 +41,29 @@ impl Distribution {
                 total / count as f64
             },
             p50: milliseconds(self.rank(count.div_ceil(2))),
+            p90: milliseconds(self.rank((count * 90).div_ceil(100))),
             p99: milliseconds(self.rank((count * 99).div_ceil(100))),
             max: milliseconds(self.rank(count)),
         }
+    }
+
+    /// `steps + 1` values that cut the distribution into equal shares, the smallest and the greatest included.
+    pub(crate) fn quantiles(&self, steps: u64) -> Vec<Duration> {
+        let count: u64 = self.counts.values().sum();
+        let mut values = self.counts.iter();
+        let (mut seen, mut value) = (0, Duration::ZERO);
+        let rank = |step: u64| (count * step).div_ceil(steps).max(1);
+        (0..=steps)
+            .map(|step| {
+                while seen < rank(step) {
+                    let Some((next, times)) = values.next() else {
+                        break;
+                    };
+                    (seen, value) = (seen + times, *next);
+                }
+                value
+            })
+            .collect()
     }
 
     /// The smallest value that `rank` values do not exceed.
@@ -88,6 +109,7 @@ mod tests {
             count: 100,
             mean: 50.5,
             p50: 50.0,
+            p90: 90.0,
             p99: 99.0,
             max: 100.0,
         };
@@ -96,10 +118,19 @@ mod tests {
             count: 3,
             mean: 4.0,
             p50: 1.0,
+            p90: 10.0,
             p99: 10.0,
             max: 10.0,
         };
         assert_eq!(summary(&[10, 1, 1]), expected);
         assert_eq!(summary(&[]), Summary::default());
+    }
+
+    #[test]
+    fn quantiles_run_from_the_smallest_to_the_greatest() {
+        let values: Distribution = (1..=8).map(Duration::from_secs).collect();
+        let seconds = values.quantiles(4).into_iter().map(|value| value.as_secs());
+        assert_eq!(seconds.collect::<Vec<_>>(), [1, 2, 4, 6, 8]);
+        assert_eq!(Distribution::default().quantiles(1), [Duration::ZERO; 2]);
     }
 }

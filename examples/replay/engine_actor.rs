@@ -20,21 +20,33 @@ pub(crate) type SharedEngine = Rc<RefCell<Engine<Ticket>>>;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     start: Instant,
+    slowness: u32,
 }
 
 impl Clock {
-    pub(crate) fn start() -> Self {
+    /// Begins now. Everything takes `slowness` times as long as it says.
+    pub(crate) fn start(slowness: u32) -> Self {
         Self {
             start: Instant::now(),
+            slowness,
         }
     }
 
+    pub(crate) fn slowness(self) -> u32 {
+        self.slowness
+    }
+
     pub(crate) fn now(self) -> Duration {
-        self.start.elapsed()
+        self.start.elapsed() / self.slowness
     }
 
     pub(crate) fn at(self, time: Duration) -> Instant {
-        self.start + time
+        self.start + time * self.slowness
+    }
+
+    /// From now to that time on the runtime's clock; nothing if it is past.
+    pub(crate) fn until(self, time: Duration) -> Duration {
+        self.at(time).saturating_duration_since(Instant::now())
     }
 }
 
@@ -82,7 +94,7 @@ impl EngineActor {
         self.busy = pass.is_some();
         self.report();
         if let Some(pass) = pass {
-            let wait = pass.ends_at.saturating_sub(self.clock.now());
+            let wait = self.clock.until(pass.ends_at);
             ctx.run_later(wait, move |actor, ctx| actor.end_pass(pass.ends_at, ctx));
         }
     }

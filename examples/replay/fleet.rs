@@ -2,12 +2,13 @@
 //!
 //! The clock jumps to the next timer whenever nobody has anything to do: virtual time passes as fast as the work allows.
 
-use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+use std::{cell::RefCell, collections::VecDeque, rc::Rc, sync::Arc, time::Duration};
 
 use actix::{Actor, Addr, MailboxError, clock};
 use actix_kv_metrics::{
-    AttachRouter, Coalescing, ConfigError, Flush, GetLoads, GetPublisherStats, GetRouterStats,
-    KvMetrics, KvMetricsConfig, LinkId, PublisherConfig, RouterConfig, SelectError, SelectWorker,
+    AttachRouter, Coalescing, CoalescingBuilder, ConfigError, Flush, GetLoads, GetPublisherStats,
+    GetRouterStats, KvMetrics, KvMetricsConfig, LinkId, PublisherConfig, RouterConfig, SelectError,
+    SelectWorker, Ticket,
 };
 use actix_rt::System;
 use indicatif::ProgressBar;
@@ -30,7 +31,14 @@ pub(crate) struct Plan {
     /// Of the router's choice among equals.
     pub(crate) seed: u64,
     pub(crate) engine: EngineConfig,
+    /// From the router to an engine.
+    pub(crate) dispatch_latency: Duration,
+    /// How many times as long everything takes on the runtime's clock, whose timers tick in milliseconds.
+    pub(crate) slowness: u32,
 }
+
+/// A millisecond of the runtime's clock for each nanosecond: no timer is late.
+pub(crate) const EXACT: u32 = 1_000_000;
 
 /// Why a run came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -65,16 +73,37 @@ pub(crate) fn replay(
     };
     System::with_tokio_rt(runtime).block_on(async {
         let mut fleet = Fleet::start(plan, &trace.requests).await?;
-        for (number, request) in trace.requests.iter().enumerate() {
-            clock::sleep_until(fleet.clock.at(request.arrival)).await;
-            fleet.place(number, request).await?;
-            progress.inc(1);
+        let mut requests = trace.requests.iter().enumerate().peekable();
+        loop {
+            let arrival = requests.peek().map(|(_, request)| request.arrival);
+            let due = fleet.on_the_way.front().map(|(due, ..)| *due);
+            let Some(next) = arrival.into_iter().chain(due).min() else {
+                break;
+            };
+            clock::sleep_until(fleet.clock.at(next)).await;
+            settle().await;
+            if due == Some(next) {
+                fleet.hand_over();
+            } else if let Some((number, request)) = requests.next() {
+                fleet.place(number, request).await?;
+                progress.inc(1);
+            }
         }
         let ledger = fleet.finish().await?;
         ledger.check()?;
         Ok(ledger)
     })
 }
+
+/// Lets everybody finish what there is to do at this instant: a choice comes after all that is told at its time.
+async fn settle() {
+    for _ in 0..HOPS {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// More turns than a report needs from an engine by the publisher to the router, and the answer back.
+const HOPS: usize = 16;
 
 #[derive(Debug)]
 struct Fleet {
@@ -85,6 +114,11 @@ struct Fleet {
     ages: Rc<RefCell<Distribution>>,
     recorder: LinkId,
     clock: Clock,
+    dispatch_latency: Duration,
+    /// Requests that are due at an engine, in order.
+    on_the_way: VecDeque<(Duration, usize, Job<Ticket>)>,
+    /// The worker of each request.
+    choices: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -99,10 +133,10 @@ impl Fleet {
         let config = KvMetricsConfig::default()
             .publisher(
                 PublisherConfig::builder()
-                    .coalescing(plan.coalescing)
+                    .coalescing(slowed_windows(plan.coalescing, plan.slowness)?)
                     .build()?,
             )
-            .router(RouterConfig::builder().seed(plan.seed).build()?);
+            .router(slowed_router(plan.seed, plan.slowness)?);
         let kv = KvMetrics::start(config);
         let ages = Rc::default();
         let recorder = AgeRecorder::new(Rc::clone(&ages)).start();
@@ -111,17 +145,21 @@ impl Fleet {
             .send(AttachRouter::new(recorder.recipient()))
             .await?;
         let log = Rc::new(RunLog::new(requests));
-        let clock = Clock::start();
-        let start = |worker| {
+        let clock = Clock::start(plan.slowness);
+        let engines = (0..u64::from(plan.workers)).map(|worker| {
             let engine = Rc::new(RefCell::new(Engine::new(plan.engine.clone())));
-            let actor = EngineActor::new(worker, engine.clone(), &kv, log.clone(), clock).start();
-            Worker {
-                engine,
-                actor,
-                placed: 0,
-            }
-        };
-        let workers = (0..u64::from(plan.workers)).map(start).collect();
+            let actor = EngineActor::new(worker, engine.clone(), &kv, log.clone(), clock);
+            (engine, actor)
+        });
+        let engines: Vec<_> = engines.collect();
+        // All are known before the first reports, and in that order.
+        settle().await;
+        let workers = engines.into_iter().map(|(engine, actor)| Worker {
+            engine,
+            actor: actor.start(),
+            placed: 0,
+        });
+        let workers = workers.collect();
         // Let the router hear of all of them before it has to choose.
         kv.publisher().send(Flush { within: PATIENCE }).await?;
         Ok(Self {
@@ -132,6 +170,9 @@ impl Fleet {
             ages,
             recorder,
             clock,
+            dispatch_latency: plan.dispatch_latency,
+            on_the_way: VecDeque::new(),
+            choices: Vec::with_capacity(requests.len()),
         })
     }
 
@@ -147,21 +188,31 @@ impl Fleet {
         }
         let selection = self.kv.select(select).await;
         let selection = selection.map_err(|reason| RunError::NotPlaced { number, reason })?;
-        let chosen = &mut self.workers[selection.worker().worker().0 as usize];
-        chosen.placed += 1;
-        let ticket = selection.into_ticket();
-        chosen.actor.do_send(Dispatch(Job {
+        let worker = selection.worker().worker().0 as usize;
+        self.workers[worker].placed += 1;
+        self.choices.push(worker);
+        let job = Job {
             number,
             request: request.clone(),
-            ticket,
-        }));
+            ticket: selection.into_ticket(),
+        };
+        let due = request.arrival + self.dispatch_latency;
+        self.on_the_way.push_back((due, worker, job));
         Ok(())
+    }
+
+    /// The request that has been on its way for longest reaches its engine.
+    fn hand_over(&mut self) {
+        if let Some((_, worker, job)) = self.on_the_way.pop_front() {
+            self.workers[worker].actor.do_send(Dispatch(job));
+        }
     }
 
     /// Waits for the last request, lets the last reports arrive, and takes everything down.
     async fn finish(self) -> Result<Ledger, RunError> {
         // If a request got lost, the ledger will say which.
-        let _ = clock::timeout(LONGEST_BACKLOG, self.log.all_over()).await;
+        let longest = LONGEST_BACKLOG.saturating_mul(self.clock.slowness());
+        let _ = clock::timeout(longest, self.log.all_over()).await;
         let lasted = self.clock.now();
         let publisher = self.kv.publisher();
         let flushed = publisher.send(Flush { within: PATIENCE }).await?;
@@ -192,10 +243,33 @@ impl Fleet {
                 .copied(),
             publisher: stats,
             router,
+            choices: self.choices,
             everything_arrived: flushed.is_complete() && shut_down.is_complete(),
             lasted,
         })
     }
+}
+
+/// The windows on a clock on which everything takes `slowness` times as long.
+fn slowed_windows(windows: Coalescing, slowness: u32) -> Result<Coalescing, ConfigError> {
+    let slowed = |time: Duration| time.saturating_mul(slowness);
+    CoalescingBuilder::from(windows)
+        .debounce(slowed(windows.debounce()))
+        .max_delay(slowed(windows.max_delay()))
+        .minor_delay(slowed(windows.minor_delay()))
+        .min_gap(slowed(windows.min_gap()))
+        .build()
+}
+
+fn slowed_router(seed: u64, slowness: u32) -> Result<RouterConfig, ConfigError> {
+    let slowed = |time: Duration| time.saturating_mul(slowness);
+    let default = RouterConfig::builder().build()?;
+    RouterConfig::builder()
+        .seed(seed)
+        .settle(slowed(default.settle()))
+        .reservation_ttl(slowed(default.reservation_ttl()))
+        .stale_after(slowed(default.stale_after()))
+        .build()
 }
 
 /// Longest wait for the engines to come to an end after the last arrival, in virtual time. It passes at once if
@@ -232,6 +306,8 @@ mod tests {
             coalescing: Coalescing::default(),
             seed: 1,
             engine,
+            dispatch_latency: Duration::ZERO,
+            slowness: 1,
         };
         let trace = Trace {
             name: String::new(),

@@ -8,7 +8,7 @@ use crate::{
     trace::Request,
 };
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Journal {
     pages: Vec<Page>,
     finished: usize,
@@ -17,11 +17,12 @@ pub(crate) struct Journal {
     contradictions: Vec<String>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 struct Page {
     arrival: Duration,
     admitted: Option<Duration>,
     first_token: Option<Duration>,
+    finished: Option<Duration>,
     over: bool,
 }
 
@@ -46,6 +47,7 @@ impl Journal {
             Progress::FirstToken => page.first_token.replace(event.at).is_some(),
             Progress::Finished => {
                 self.finished += 1;
+                page.finished = Some(event.at);
                 std::mem::replace(&mut page.over, true)
             }
             Progress::Preempted => page.over,
@@ -64,6 +66,23 @@ impl Journal {
             self.contradictions
                 .push(format!("request {number}: refused when it was over"));
         }
+    }
+
+    /// A request's engine died: it begins anew elsewhere.
+    pub(crate) fn record_lost(&mut self, number: usize) {
+        let page = &mut self.pages[number];
+        (page.admitted, page.first_token) = (None, None);
+    }
+
+    pub(crate) fn is_over(&self, number: usize) -> bool {
+        self.pages[number].over
+    }
+
+    /// The first request of which the other journal says something else.
+    pub(crate) fn first_difference(&self, other: &Self) -> Option<usize> {
+        let pages = self.pages.iter().zip(&other.pages);
+        let differs = pages.enumerate().find(|(_, (page, other))| page != other);
+        differs.map(|(number, _)| number)
     }
 
     pub(crate) fn arrived(&self) -> usize {
@@ -98,6 +117,11 @@ impl Journal {
     /// From arrival to the first admission.
     pub(crate) fn queueing(&self) -> Distribution {
         self.since_arrival(|page| page.admitted)
+    }
+
+    /// From arrival to the last token.
+    pub(crate) fn end_to_end(&self) -> Distribution {
+        self.since_arrival(|page| page.finished)
     }
 
     fn since_arrival(&self, moment: impl Fn(&Page) -> Option<Duration>) -> Distribution {
@@ -149,6 +173,7 @@ mod tests {
         assert!(journal.is_complete());
         assert_eq!(journal.queueing().summary().max, 1.0);
         assert_eq!(journal.time_to_first_token().summary().max, 5.0);
+        assert_eq!(journal.end_to_end().summary().max, 20.0);
         assert_eq!(journal.contradictions(), [""; 0]);
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct Ledger {
     /// The other link is the recorder's.
     pub(crate) router_link: Option<LinkStats>,
     pub(crate) router: RouterStats,
+    /// The worker of each request.
+    pub(crate) choices: Vec<usize>,
     pub(crate) everything_arrived: bool,
     /// Until the last request was over.
     pub(crate) lasted: Duration,

@@ -27,6 +27,9 @@
 //! Exit codes: 0 if it adds up, 1 if it doesn't (with what differs), 2 for a bad trace or option (with file, line and
 //! reason).
 
+#[allow(dead_code)] // incidents and records are for sweeps and plots
+mod compare;
+mod comparison;
 mod distribution;
 mod engine;
 mod engine_actor;
@@ -44,6 +47,7 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use actix_kv_metrics::{Coalescing, ConfigError};
@@ -51,6 +55,7 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
+    compare::{agreement::Disagreement, runner::RunFailed},
     distribution::milliseconds,
     engine::EngineConfig,
     fleet::{Plan, RunError},
@@ -70,7 +75,10 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<(), Failure> {
-    let coalescing = coalescing(options)?;
+    if options.compare {
+        return comparison::compare(options);
+    }
+    let coalescing = options.windows.coalescing()?;
     let trace = trace(options)?;
     // Opened before the work, so that a path that can't be written is told at once.
     let json = options.json.as_deref().map(Output::create).transpose()?;
@@ -80,6 +88,8 @@ fn run(options: &Options) -> Result<(), Failure> {
         coalescing,
         seed: options.seed,
         engine: EngineConfig::default(),
+        dispatch_latency: Duration::ZERO,
+        slowness: 1,
     };
     let ledger = fleet::replay(&trace, &plan, &progress);
     progress.finish_and_clear();
@@ -91,6 +101,7 @@ fn run(options: &Options) -> Result<(), Failure> {
     json.map_or(Ok(()), |file| file.write(&report))
 }
 
+/// The trace that the options name, at their rate.
 fn trace(options: &Options) -> Result<Trace, Failure> {
     let mut trace = match &options.trace {
         Some(path) => Trace::read(path)?,
@@ -115,17 +126,6 @@ fn setup(options: &Options, trace: &Trace, coalescing: Coalescing) -> Setup {
     }
 }
 
-fn coalescing(options: &Options) -> Result<Coalescing, ConfigError> {
-    let mut coalescing = Coalescing::builder();
-    if let Some(debounce) = options.debounce {
-        coalescing = coalescing.debounce(debounce);
-    }
-    if let Some(max_delay) = options.max_delay {
-        coalescing = coalescing.max_delay(max_delay);
-    }
-    coalescing.build()
-}
-
 /// Drawn on a terminal only.
 fn progress_bar(requests: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} requests, {eta} left");
@@ -133,7 +133,7 @@ fn progress_bar(requests: usize) -> ProgressBar {
 }
 
 /// A reader that has seen enough (`replay | head`) is no error.
-fn print(report: &Report) -> Result<(), Failure> {
+fn print(report: &impl std::fmt::Display) -> Result<(), Failure> {
     match writeln!(io::stdout().lock(), "{report}") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Print(error)),
         _ => Ok(()),
@@ -156,7 +156,7 @@ impl Output {
         }
     }
 
-    fn write(mut self, report: &Report) -> Result<(), Failure> {
+    fn write(mut self, report: &impl serde::Serialize) -> Result<(), Failure> {
         let json = serde_json::to_string_pretty(report).map_err(io::Error::from);
         let written = json.and_then(|json| writeln!(self.file, "{json}"));
         written.map_err(|reason| Failure::Output {
@@ -180,6 +180,10 @@ enum Failure {
     Print(io::Error),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(transparent)]
+    Comparison(#[from] RunFailed),
+    #[error(transparent)]
+    Disagreement(#[from] Disagreement),
 }
 
 impl Failure {
@@ -188,7 +192,9 @@ impl Failure {
             Self::Trace(_) | Self::Rate(_) | Self::Config(_) | Self::Output { .. } => {
                 ExitCode::from(2)
             }
-            Self::Print(_) | Self::Run(_) => ExitCode::FAILURE,
+            Self::Print(_) | Self::Run(_) | Self::Comparison(_) | Self::Disagreement(_) => {
+                ExitCode::FAILURE
+            }
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::Parser;
+use actix_kv_metrics::{Coalescing, ConfigError};
+use clap::{Args, Parser, ValueEnum};
 
 /// Replays a request trace through simulated inference engines behind one router, in virtual time.
 #[derive(Debug, Clone, Parser)]
@@ -24,13 +25,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = positive)]
     pub(crate) rate_scale: f64,
 
-    /// Milliseconds of quiet after which a changed worker is published [default: the crate's]
-    #[arg(long, value_name = "MS", value_parser = milliseconds)]
-    pub(crate) debounce: Option<Duration>,
-
-    /// Milliseconds a change waits at most [default: the crate's, or the debounce if that is longer]
-    #[arg(long, value_name = "MS", value_parser = milliseconds)]
-    pub(crate) max_delay: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) windows: Windows,
 
     /// Seed of the built-in trace and of the router's choice among equals
     #[arg(long, default_value_t = 1)]
@@ -39,6 +35,116 @@ pub(crate) struct Options {
     /// Also write the figures to this file, as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+
+    /// Run the trace under each way of knowing load, one factor at a time from the settings given
+    #[arg(long)]
+    pub(crate) compare: bool,
+
+    /// Run the main ways of knowing load from light load to saturation, on other fleets, and through incidents
+    #[arg(long, conflicts_with = "compare")]
+    pub(crate) sweep: bool,
+
+    #[command(flatten)]
+    pub(crate) comparison: ComparisonOptions,
+
+    /// Feed recorded load series through the publisher instead of a trace
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["compare", "sweep", "trace"])]
+    pub(crate) loads: Vec<PathBuf>,
+
+    /// Set the simulated engine against a recorded run: a folder with requests.jsonl and timeseries.csv
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["compare", "sweep", "trace", "loads"])]
+    pub(crate) calibrate: Option<PathBuf>,
+}
+
+/// When changes are published.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Windows {
+    /// Milliseconds of quiet after which a changed worker is published [default: the crate's]
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    pub(crate) debounce: Option<Duration>,
+
+    /// Milliseconds a change waits at most [default: the crate's, or the debounce if that is longer]
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    pub(crate) max_delay: Option<Duration>,
+
+    /// Milliseconds between two snapshots at least [default: the crate's]
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    pub(crate) min_gap: Option<Duration>,
+
+    /// Share of the blocks by which a worker's active blocks must differ to be significant [default: the crate's]
+    #[arg(long, value_name = "X")]
+    pub(crate) significance: Option<f64>,
+}
+
+impl Windows {
+    /// # Errors
+    ///
+    /// If they contradict each other.
+    pub(crate) fn coalescing(&self) -> Result<Coalescing, ConfigError> {
+        let mut coalescing = Coalescing::builder();
+        if let Some(debounce) = self.debounce {
+            coalescing = coalescing.debounce(debounce);
+        }
+        if let Some(max_delay) = self.max_delay {
+            coalescing = coalescing.max_delay(max_delay);
+        }
+        if let Some(min_gap) = self.min_gap {
+            coalescing = coalescing.min_gap(min_gap);
+        }
+        if let Some(significance) = self.significance {
+            coalescing = coalescing.significance(significance);
+        }
+        coalescing.build()
+    }
+}
+
+/// Of --compare and --sweep.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ComparisonOptions {
+    /// Run everything with this many seeds and give the range
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(crate) seeds: u64,
+
+    /// Draw SVG plots into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plot: Option<PathBuf>,
+
+    /// Milliseconds from the router to an engine
+    #[arg(long, value_name = "MS", default_value = "2", value_parser = milliseconds)]
+    pub(crate) dispatch_latency: Duration,
+
+    /// Milliseconds from the publisher to a router, and as many back
+    #[arg(long, value_name = "MS", default_value = "0", value_parser = milliseconds)]
+    pub(crate) report_latency: Duration,
+
+    /// Routers that share the requests and don't know of each other's bookings
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) routers: u32,
+
+    /// Cost of a block to compute, in active blocks [default: the crate's]
+    #[arg(long, value_name = "X", value_parser = positive)]
+    pub(crate) overlap_weight: Option<f64>,
+
+    /// Cost of a booked block, in active blocks [default: the crate's]
+    #[arg(long, value_name = "X", value_parser = positive)]
+    pub(crate) booked_weight: Option<f64>,
+
+    /// Cost of a waiting or booked request, in active blocks [default: the crate's]
+    #[arg(long, value_name = "X", value_parser = positive)]
+    pub(crate) waiting_weight: Option<f64>,
+
+    /// What ends a booking
+    #[arg(long, value_name = "EVENT", value_enum, default_value_t = BookedUntil::Admitted)]
+    pub(crate) booked_until: BookedUntil,
+}
+
+/// What ends a booking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BookedUntil {
+    /// The engine echoes the ticket when it has admitted the request.
+    Admitted,
+    /// Whoever passes the answer on releases the booking at the first token.
+    FirstToken,
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -66,8 +172,9 @@ mod tests {
     #[test]
     fn windows_may_be_fractions_of_a_millisecond() {
         let options = parse(&["--debounce", "0.5", "--max-delay", "20"]).unwrap();
-        assert_eq!(options.debounce, Some(Duration::from_micros(500)));
-        assert_eq!(options.max_delay, Some(Duration::from_millis(20)));
+        let windows = options.windows;
+        assert_eq!(windows.debounce, Some(Duration::from_micros(500)));
+        assert_eq!(windows.max_delay, Some(Duration::from_millis(20)));
     }
 
     #[test]
@@ -81,6 +188,9 @@ mod tests {
             ["--workers", "0"],
             ["--workers", "1025"],
             ["--seed", "-1"],
+            ["--seeds", "0"],
+            ["--routers", "0"],
+            ["--overlap-weight", "NaN"],
         ];
         for [option, value] in refused {
             let error = parse(&[&format!("{option}={value}")]).unwrap_err();

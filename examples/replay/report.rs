@@ -99,14 +99,22 @@ impl From<TimerCounts> for Timer {
 
 impl Figures {
     fn times(&self) -> Table {
-        let mut table = table(&["milliseconds", "mean", "p50", "p99", "max"]);
+        let mut table = table(&["milliseconds", "mean", "p50", "p90", "p99", "max"]);
         let rows = [
             ("time to first token", self.time_to_first_token),
             ("queueing", self.queueing),
             ("age of information", self.age_of_information),
         ];
         for (name, summary) in rows {
-            let times = [summary.mean, summary.p50, summary.p99, summary.max];
+            let Summary {
+                mean,
+                p50,
+                p90,
+                p99,
+                max,
+                ..
+            } = summary;
+            let times = [mean, p50, p90, p99, max];
             let times = times.map(|time| format!("{time:.1}"));
             table.add_row([name.to_owned()].into_iter().chain(times));
         }
@@ -180,7 +188,7 @@ const ADDS_UP: &str = "\
 adds up: every request came to its end, nothing is left booked, the router knows the engines' truth";
 
 /// A first column of names, and columns of numbers.
-fn table(header: &[&str]) -> Table {
+pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table
         .load_preset(presets::UTF8_FULL_CONDENSED)

@@ -140,6 +140,7 @@ pub(crate) struct Engine<T> {
     events: Vec<Event>,
     newest_enqueued_at: Duration,
     newest_admitted: Option<T>,
+    newest_answered: Option<T>,
     totals: Totals,
 }
 
@@ -163,6 +164,7 @@ impl<T: Copy + Ord> Engine<T> {
             events: Vec::new(),
             newest_enqueued_at: Duration::ZERO,
             newest_admitted: None,
+            newest_answered: None,
             totals: Totals::default(),
         }
     }
@@ -231,12 +233,14 @@ impl<T: Copy + Ord> Engine<T> {
             blocks,
             events,
             totals,
+            newest_answered,
             ..
         } = self;
         self.running.retain_mut(|sequence| {
             let yielded = sequence.advance(blocks);
             if yielded && sequence.generated() == 1 {
                 events.push(sequence.event(Progress::FirstToken, at));
+                *newest_answered = (*newest_answered).max(Some(sequence.ticket()));
             }
             if !sequence.is_finished() {
                 return true;
@@ -264,8 +268,27 @@ impl<T: Copy + Ord> Engine<T> {
         self.newest_admitted
     }
 
+    /// The greatest ticket among the requests whose first token is out.
+    pub(crate) fn newest_answered(&self) -> Option<T> {
+        self.newest_answered
+    }
+
     pub(crate) fn totals(&self) -> Totals {
         self.totals
+    }
+
+    pub(crate) fn is_between_passes(&self) -> bool {
+        self.pass.is_none()
+    }
+
+    /// Prompt tokens that are still to be computed, as far as can be told before the admission of those that wait.
+    pub(crate) fn backlog_tokens(&self) -> u64 {
+        let waiting = self.waiting.iter().map(|sequence| {
+            let cached = self.blocks.cached_prefix(sequence.shareable_ids()) * HASH_TOKENS;
+            sequence.input_tokens().saturating_sub(cached)
+        });
+        let running = self.running.iter().map(Sequence::unfinished_prompt);
+        waiting.chain(running).map(u64::from).sum()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

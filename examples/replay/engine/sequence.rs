@@ -124,6 +124,15 @@ impl<T: Copy> Sequence<T> {
         self.computed - self.cached
     }
 
+    /// Context tokens that are still to be computed.
+    pub(super) fn unfinished_prompt(&self) -> u32 {
+        self.context.saturating_sub(self.computed)
+    }
+
+    pub(super) fn shareable_ids(&self) -> &[u64] {
+        self.request.shareable_ids()
+    }
+
     pub(super) fn generated(&self) -> u32 {
         self.generated
     }

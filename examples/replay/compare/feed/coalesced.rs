@@ -1,0 +1,71 @@
+//! The crate's own way, over its cores: one table of reports and one link.
+
+use std::time::Instant;
+
+use actix_kv_metrics::{
+    Backoff, Coalescing, LinkId, LoadSnapshot, SnapshotAck,
+    sans_io::{Delivery, Link, Reported, Reports},
+};
+
+use super::{Feed, Said, publisher};
+use crate::engine_actor::metrics;
+
+#[derive(Debug)]
+pub(super) struct Coalesced {
+    reports: Reports,
+    link: Link,
+    sequence: u64,
+}
+
+impl Coalesced {
+    pub(super) fn new(coalescing: Coalescing, now: Instant) -> Self {
+        Self {
+            reports: Reports::new(),
+            link: Link::new(LinkId::new(1), coalescing, Backoff::default(), now),
+            sequence: 0,
+        }
+    }
+}
+
+impl Feed for Coalesced {
+    fn handle_joined(&mut self, worker: usize, now: Instant) {
+        let slot = self.reports.handle_joined((worker as u64).into());
+        let report = slot.and_then(|slot| Some((slot, self.reports.at(slot)?)));
+        if let Some((slot, report)) = report {
+            self.link.handle_joined(slot, report, now);
+        }
+    }
+
+    fn handle_said(&mut self, said: Said, now: Instant) {
+        let worker = (said.worker as u64).into();
+        let reported = self
+            .reports
+            .handle_report(worker, metrics(said.load), said.admitted);
+        if let Reported::Changed(change) = reported
+            && let Some(report) = self.reports.at(change.slot())
+        {
+            self.link.handle_changed(&change, report, now);
+        }
+    }
+
+    fn handle_left(&mut self, worker: usize, _: Instant) {
+        let worker = (worker as u64).into();
+        if let Some(slot) = self.reports.handle_left(worker) {
+            self.link.handle_left(slot, worker, self.reports.len());
+        }
+    }
+
+    fn handle_answer(&mut self, sequence: u64, ack: SnapshotAck, now: Instant) {
+        self.link
+            .handle_delivery(sequence, Delivery::Answered(ack), now);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.link.poll_timeout()
+    }
+
+    fn poll_message(&mut self, now: Instant) -> Option<LoadSnapshot> {
+        self.link
+            .poll_transmit(publisher(), &mut self.sequence, &self.reports, now)
+    }
+}

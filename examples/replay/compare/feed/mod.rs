@@ -1,0 +1,135 @@
+//! Ways in which a router learns of the engines' load.
+
+mod coalesced;
+mod forwarded;
+mod polled;
+mod trailing;
+
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+use actix_kv_metrics::{
+    Coalescing, LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, Ticket, WorkerLoad,
+};
+
+use crate::{engine::Load, engine_actor::metrics};
+use coalesced::Coalesced;
+use forwarded::Forwarded;
+use polled::Polled;
+use trailing::Trailing;
+
+/// What an engine says once a pass.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Said {
+    pub(crate) worker: usize,
+    pub(crate) load: Load,
+    /// The newest request it has admitted, if it echoes tickets.
+    pub(crate) admitted: Option<Ticket>,
+}
+
+/// Between the engines and the router: takes what they say and decides what is sent, and when.
+///
+/// Call protocol: after each `handle_*`, and at [`poll_timeout`](Self::poll_timeout), everything is taken that
+/// [`poll_message`](Self::poll_message) has.
+pub(crate) trait Feed: fmt::Debug {
+    /// An engine begins a life. It has said nothing yet.
+    fn handle_joined(&mut self, worker: usize, now: Instant);
+
+    fn handle_said(&mut self, said: Said, now: Instant);
+
+    /// An engine is gone, and it is known to be.
+    fn handle_left(&mut self, worker: usize, now: Instant);
+
+    /// The router has dealt with a message.
+    fn handle_answer(&mut self, _sequence: u64, _ack: SnapshotAck, _now: Instant) {}
+
+    fn poll_timeout(&self) -> Option<Instant>;
+
+    fn poll_message(&mut self, now: Instant) -> Option<LoadSnapshot>;
+}
+
+/// A feed that is to be made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum FeedPlan {
+    /// Nothing but which workers there are.
+    Nothing,
+    /// This crate's publisher.
+    Coalesced(Coalescing),
+    /// Every change at once.
+    Forwarded,
+    /// Each worker when it has been quiet for so long, however long that takes, as Dynamo does.
+    Trailing(Duration),
+    /// All workers at once in turns of this period, as those do that scrape metrics pages.
+    Polled(Duration),
+}
+
+impl FeedPlan {
+    /// `seed` shifts what has no beginning of its own.
+    pub(crate) fn make(self, seed: u64, now: Instant) -> Box<dyn Feed> {
+        match self {
+            Self::Nothing => Box::new(Trailing::new(Duration::MAX)),
+            Self::Coalesced(coalescing) => Box::new(Coalesced::new(coalescing, now)),
+            Self::Forwarded => Box::new(Forwarded::default()),
+            Self::Trailing(quiet) => Box::new(Trailing::new(quiet)),
+            Self::Polled(period) => Box::new(Polled::new(period, seed, now)),
+        }
+    }
+}
+
+/// Writes messages of one sender in a row.
+#[derive(Debug, Default)]
+struct Sender {
+    sent: u64,
+}
+
+impl Sender {
+    fn write(&mut self, left: Vec<usize>, said: impl IntoIterator<Item = News>) -> LoadSnapshot {
+        let after = self.sent;
+        self.sent += 1;
+        LoadSnapshot {
+            publisher: publisher(),
+            sequence: self.sent,
+            kind: match after {
+                0 => SnapshotKind::Full,
+                after => SnapshotKind::Delta { after },
+            },
+            left: left
+                .into_iter()
+                .map(|worker| (worker as u64).into())
+                .collect(),
+            workers: said.into_iter().map(News::entry).collect(),
+        }
+    }
+}
+
+/// What there is to tell of a worker.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct News {
+    worker: usize,
+    life: u64,
+    said: Option<Said>,
+    /// Since when the router has gone without it.
+    age: Duration,
+}
+
+impl News {
+    fn entry(self) -> WorkerLoad {
+        WorkerLoad {
+            worker: (self.worker as u64).into(),
+            life: self.life,
+            metrics: self.said.map(|said| metrics(said.load)),
+            admitted: self
+                .said
+                .and_then(|said| said.admitted)
+                .into_iter()
+                .collect(),
+            age: self.age,
+        }
+    }
+}
+
+fn publisher() -> PublisherId {
+    PublisherId::new(1, 1)
+}
