@@ -3,6 +3,7 @@
 // Every test binary uses its own part, and none is a library.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod faults;
 pub mod publishers;
 pub mod timeline;
 

@@ -1,0 +1,469 @@
+//! Kinds "busy timer", "timer leak" and "stale callbacks": a timer fires when something is due, once, and never else.
+
+#![allow(missing_docs)]
+
+mod common;
+
+use std::{cell::RefCell, rc::Rc, time::Duration};
+
+use actix_kv_metrics::{
+    AttachRouter, Coalescing, Flush, LoadSnapshot, MetricsChanged, PublisherActor, SnapshotAck,
+    SnapshotRejected, WorkerLeft,
+    actix::{Actor, Addr, Context, Handler},
+};
+use common::{publishers::*, *};
+
+/// A publisher with worker 1 at 0, and a router that has that.
+async fn known(coalescing: Coalescing) -> (Addr<PublisherActor>, Attached) {
+    let publisher = publisher(coalescing);
+    let one = attach_answering(&publisher, [], Answer::Apply).await;
+    report(&publisher, 1, 0).await;
+    settle().await;
+    one.log.take();
+    (publisher, one)
+}
+
+async fn flush(publisher: &Addr<PublisherActor>) -> bool {
+    let flushed = publisher.send(Flush { within: ms(50) }).await.unwrap();
+    flushed.is_complete()
+}
+
+// Busy timer.
+
+/// Cases 9 and 13.
+#[test]
+fn case_9_one_change_and_silence_cost_one_callback_and_one_snapshot() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(10, 100)).await;
+        report(&publisher, 1, 5).await;
+        sleep(ms(2_000)).await;
+        assert_eq!(one.log.take(), [delta(10, &[(1, 5)])]);
+        let timer = stats(&publisher).await.timer;
+        assert_eq!((timer.arms, timer.fires, timer.stale_fires), (1, 1, 0));
+        sleep(ms(5_000)).await;
+        assert_eq!(stats(&publisher).await.timer, timer);
+    });
+}
+
+#[test]
+fn case_14_twenty_thousand_cycles_cost_a_callback_each() {
+    const CYCLES: u64 = 20_000;
+    virtual_time_within(ms(4_000 * CYCLES), async {
+        let (publisher, one) = known(windows(10, 100)).await;
+        for cycle in 1..=CYCLES {
+            report(&publisher, 1, cycle).await;
+            sleep(ms(3_000)).await;
+        }
+        let stats = stats(&publisher).await;
+        assert_eq!((stats.timer.arms, stats.timer.fires), (CYCLES, CYCLES));
+        assert_eq!(stats.links[0].delivery.snapshots, CYCLES + 2);
+        assert_eq!(one.log.active(1), Some(CYCLES));
+    });
+}
+
+#[test]
+fn case_16_windows_of_zero_publish_a_change_once() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(0, 0)).await;
+        report(&publisher, 1, 5).await;
+        sleep(ms(500)).await;
+        assert_eq!(one.log.take(), [delta(0, &[(1, 5)])]);
+        report(&publisher, 1, 5).await;
+        sleep(ms(500)).await;
+        assert_eq!(one.log.take(), []);
+        assert_eq!(stats(&publisher).await.timer.arms, 0);
+    });
+}
+
+/// Not listed: a window that ends with what the router has fires once and is forgotten.
+#[test]
+fn a_window_that_ends_with_the_old_value_fires_once() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(10, 100)).await;
+        report(&publisher, 1, 5).await;
+        report(&publisher, 1, 0).await;
+        sleep(ms(10_000)).await;
+        assert_eq!(one.log.take(), []);
+        let stats = stats(&publisher).await;
+        assert_eq!((stats.timer.arms, stats.timer.fires), (1, 1));
+        assert_eq!(stats.links[0].windows.suppressed, 1);
+    });
+}
+
+/// Not listed: what is due on a link that may not send arms no timer, for an unanswered snapshot as for a lost router.
+#[test]
+fn links_that_cannot_send_arm_nothing_however_much_is_due() {
+    virtual_time(async {
+        let publisher = publisher(windows(1, 10));
+        let silent = attach_answering(&publisher, [], Answer::Silent).await;
+        report(&publisher, 1, 0).await;
+        let dead = attach_answering(&publisher, [], Answer::Apply).await;
+        dead.router.send(StopIt).await.unwrap();
+        settle().await;
+        for step in 1..=1_000 {
+            report(&publisher, 1, step).await;
+            sleep(ms(1)).await;
+        }
+        let stats = stats(&publisher).await;
+        // One window, until the dead router was found dead.
+        assert!(stats.timer.arms <= 1, "{:?}", stats.timer);
+        assert_eq!(live_timers(&stats), 0);
+        let snapshots = stats.links.iter().map(|link| link.delivery.snapshots);
+        assert_eq!(snapshots.collect::<Vec<_>>(), [2, 2]);
+        assert_eq!(stats.links[1].delivery.failures, 1);
+        assert_eq!(silent.log.take(), [delta(0, &[(1, 0)])]);
+    });
+}
+
+/// Not listed: answers that always ask for more, or always refuse, in the same way as one that always fails.
+#[test]
+fn a_router_that_is_never_content_is_asked_with_growing_pauses() {
+    virtual_time(async {
+        for answer in [Answer::NeedFull, Answer::Superseded, Answer::Refuse] {
+            let (publisher, _) = known(windows(1, 10)).await;
+            let never = attach_answering(&publisher, [], answer).await;
+            report(&publisher, 1, 5).await;
+            sleep(ms(10_000)).await;
+            let stats = stats(&publisher).await;
+            let delivery = stats.links[1].delivery;
+            // After 10, 20, 40 and then each 80 ms; each NeedFull to a change is followed by a full one at once.
+            let rounds = 10_000 / 80 + 5;
+            assert!(
+                (100..=rounds).contains(&delivery.failures),
+                "{answer:?}: {delivery:?}"
+            );
+            assert!(
+                delivery.snapshots <= delivery.failures + 3,
+                "{answer:?}: {delivery:?}"
+            );
+            assert!(stats.timer.fires <= rounds + 2, "{answer:?}");
+            never.router.do_send(StopIt);
+            sleep(ms(200)).await;
+            assert_eq!(live_timers(&common::publishers::stats(&publisher).await), 0);
+        }
+    });
+}
+
+// Timer leak.
+
+#[test]
+fn case_19_a_flush_leaves_no_timer_of_the_window_it_ended() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(5_000, 5_000)).await;
+        report(&publisher, 1, 5).await;
+        sleep(ms(7)).await;
+        assert!(flush(&publisher).await);
+        assert!(!pending(&publisher).await.timer_armed);
+        sleep(ms(20_000)).await;
+        assert_eq!(one.log.take(), [delta(7, &[(1, 5)])]);
+        let timer = stats(&publisher).await.timer;
+        assert_eq!((timer.fires, timer.stale_fires), (0, 0));
+    });
+}
+
+#[test]
+fn case_20_a_change_after_a_flush_has_a_window_of_its_own() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(20, 200)).await;
+        report(&publisher, 1, 5).await;
+        sleep(ms(5)).await;
+        assert!(flush(&publisher).await);
+        sleep(ms(10)).await;
+        report(&publisher, 1, 6).await;
+        sleep(ms(200)).await;
+        assert_eq!(one.log.take(), [delta(5, &[(1, 5)]), delta(35, &[(1, 6)])]);
+    });
+}
+
+#[test]
+fn case_21_ten_thousand_workers_that_settled_leave_nothing_pending() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(1, 10)).await;
+        for round in 1..=2 {
+            for worker in 1..=10_000 {
+                publisher.do_send(MetricsChanged::new(worker, load(round)));
+            }
+            sleep(ms(60)).await;
+        }
+        let pending = pending(&publisher).await;
+        let link = &pending.links[0];
+        assert_eq!((link.windows, link.departures, link.ages.len()), (0, 0, 0));
+        assert!(!pending.timer_armed && link.in_flight_for.is_none());
+        assert_eq!(one.log.workers().len(), 10_000);
+        assert!((1..=10_000).all(|worker| one.log.active(worker) == Some(2)));
+        assert!(stats(&publisher).await.timer.arms <= 4);
+    });
+}
+
+/// A router that does something to its publisher with each snapshot it gets.
+struct Meddler {
+    log: LogHandle,
+    publisher: Addr<PublisherActor>,
+    meddle: fn(&Addr<PublisherActor>, &LoadSnapshot),
+}
+
+impl Actor for Meddler {
+    type Context = Context<Self>;
+}
+
+impl Handler<LoadSnapshot> for Meddler {
+    type Result = Result<SnapshotAck, SnapshotRejected>;
+
+    fn handle(&mut self, snapshot: LoadSnapshot, _: &mut Context<Self>) -> Self::Result {
+        self.log.record(&snapshot);
+        (self.meddle)(&self.publisher, &snapshot);
+        Ok(SnapshotAck::Applied)
+    }
+}
+
+async fn meddler(
+    publisher: &Addr<PublisherActor>,
+    meddle: fn(&Addr<PublisherActor>, &LoadSnapshot),
+) -> LogHandle {
+    let log = LogHandle::new();
+    let meddler = Meddler {
+        log: log.clone(),
+        publisher: publisher.clone(),
+        meddle,
+    };
+    let attach = AttachRouter::new(meddler.start().recipient());
+    publisher.send(attach).await.unwrap();
+    settle().await;
+    log.take();
+    log
+}
+
+#[test]
+fn case_22_a_router_that_has_the_worker_leave_while_it_is_published_leaves_no_timer() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(10, 100)).await;
+        let log = meddler(&publisher, |publisher, snapshot| {
+            if !snapshot.workers.is_empty() {
+                publisher.do_send(WorkerLeft { worker: w(1) });
+            }
+        })
+        .await;
+        sleep(ms(500)).await;
+        // Its first full snapshot had told of the worker.
+        assert_eq!(one.log.take(), [left(0, &[1])]);
+        assert_eq!(log.workers(), [0; 0]);
+        report(&publisher, 1, 6).await;
+        report(&publisher, 1, 7).await;
+        sleep(ms(500)).await;
+        assert_eq!(log.workers(), [0; 0]);
+        assert!(one.log.snapshots() <= 4);
+        assert_eq!(live_timers(&stats(&publisher).await), 0);
+    });
+}
+
+/// Not listed: others that a router may do from within; none may become a loop.
+#[test]
+fn a_router_that_meddles_with_each_snapshot_is_no_loop() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(10, 100)).await;
+        let flushes = meddler(&publisher, |publisher, _| {
+            publisher.do_send(Flush { within: ms(100) });
+        })
+        .await;
+        let repeats = meddler(&publisher, |publisher, snapshot| {
+            for load in &snapshot.workers {
+                let metrics = load.metrics.clone().unwrap_or_default();
+                publisher.do_send(MetricsChanged::new(load.worker, metrics));
+            }
+        })
+        .await;
+        report(&publisher, 1, 5).await;
+        sleep(ms(2_000)).await;
+        // Its flush, at its first snapshot, was of nothing; then one window, one snapshot.
+        for log in [&one.log, &flushes, &repeats] {
+            assert_eq!(log.take(), [delta(10, &[(1, 5)])]);
+        }
+        // The window, and the deadlines of two flushes that waited for answers.
+        let timer = stats(&publisher).await;
+        assert!(timer.timer.arms <= 3, "{timer:?}");
+        assert_eq!(live_timers(&timer), 0);
+    });
+}
+
+/// Not listed: an echo that changes the value each time is paced by the windows.
+#[test]
+fn a_router_that_answers_each_snapshot_with_a_change_is_paced_by_the_windows() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(10, 100)).await;
+        let log = meddler(&publisher, |publisher, snapshot| {
+            for entry in &snapshot.workers {
+                let active = entry.metrics.as_ref().unwrap().kv_stats.kv_active_blocks;
+                publisher.do_send(MetricsChanged::new(entry.worker, load(active + 1)));
+            }
+        })
+        .await;
+        sleep(ms(1_005)).await;
+        assert_eq!(log.take().len(), 100);
+        assert_eq!(one.log.take().len(), 100);
+    });
+}
+
+#[test]
+fn case_23_a_publisher_that_stopped_is_dropped_and_its_timer_with_it() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(50, 500)).await;
+        report(&publisher, 1, 5).await;
+        sleep(ms(10)).await;
+        let weak = publisher.downgrade();
+        publisher.do_send(StopIt);
+        drop(publisher);
+        sleep(ms(20)).await;
+        assert!(
+            weak.upgrade()
+                .is_none_or(|publisher| !publisher.connected())
+        );
+        sleep(ms(500)).await;
+        let closed = seen(10, Kind::Closed, &[], &[]);
+        assert_eq!(one.log.take(), [delta(10, &[(1, 5)]), closed]);
+    });
+}
+
+// Stale callbacks.
+
+/// Case 27: the rejoin is urgent here, so B goes out at 4; what must not happen is that A, or anything at 5, follows.
+#[test]
+fn case_27_a_worker_that_came_back_does_not_inherit_the_window_of_its_former_life() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(5, 50)).await;
+        report(&publisher, 1, 100).await;
+        sleep(ms(4)).await;
+        publisher.send(WorkerLeft { worker: w(1) }).await.unwrap();
+        report(&publisher, 1, 200).await;
+        report(&publisher, 1, 201).await;
+        sleep(ms(100)).await;
+        let seen = one.log.take();
+        assert!(
+            seen.iter().all(|seen| seen.at == 4 || seen.at == 9),
+            "{seen:?}"
+        );
+        assert!(
+            seen.iter()
+                .all(|seen| !seen.loads.contains(&(1, Some(100))))
+        );
+        assert_eq!(one.log.active(1), Some(201));
+        assert!(seen.len() <= 3, "{seen:?}");
+    });
+}
+
+#[test]
+fn case_28_a_worker_removed_between_its_deadline_and_the_callback_is_only_removed() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(10, 100)).await;
+        report(&publisher, 1, 5).await;
+        sleep(ms(5)).await;
+        publisher.do_send(Block(ms(30)));
+        settle().await;
+        publisher.do_send(WorkerLeft { worker: w(1) });
+        sleep(ms(500)).await;
+        let seen = one.log.take();
+        assert_eq!(seen.last(), Some(&left(35, &[1])));
+        assert!(seen.len() <= 2, "{seen:?}");
+        assert_eq!(one.log.workers(), [0; 0]);
+        assert!(publisher.connected());
+        assert_eq!(live_timers(&stats(&publisher).await), 0);
+    });
+}
+
+/// Case 29, as far as it applies: attaching again with other windows is the one way to change them.
+#[test]
+fn case_29_a_link_that_gets_other_windows_sends_what_was_pending_once() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(50, 500)).await;
+        report(&publisher, 1, 5).await;
+        sleep(ms(3)).await;
+        let attach = AttachRouter::new(one.router.clone().recipient());
+        let link = publisher
+            .send(attach.coalescing(windows(5, 50)))
+            .await
+            .unwrap();
+        assert_eq!(link, one.link);
+        sleep(ms(500)).await;
+        assert_eq!(one.log.take(), [full(3, &[(1, 5)])]);
+        report(&publisher, 1, 6).await;
+        sleep(ms(500)).await;
+        assert_eq!(one.log.take(), [delta(508, &[(1, 6)])]);
+        assert_eq!(live_timers(&stats(&publisher).await), 0);
+    });
+}
+
+#[test]
+fn case_30_a_flush_of_nothing_sends_nothing() {
+    virtual_time(async {
+        let (publisher, one) = known(windows(50, 500)).await;
+        assert!(flush(&publisher).await);
+        // Pending, and then taken back: by its departure, and by a return to the old value.
+        report(&publisher, 2, 5).await;
+        settle().await;
+        report(&publisher, 2, 6).await;
+        publisher.send(WorkerLeft { worker: w(2) }).await.unwrap();
+        settle().await;
+        one.log.take();
+        report(&publisher, 1, 7).await;
+        report(&publisher, 1, 0).await;
+        for _ in 0..3 {
+            assert!(flush(&publisher).await);
+        }
+        sleep(ms(1_000)).await;
+        assert_eq!(one.log.take(), []);
+    });
+}
+
+/// Not listed: deadlines that come at the same time as answers, departures and flushes, over and over; the counters tell
+/// that no callback was lost or came twice.
+#[test]
+fn arms_are_cancels_and_fires_after_a_thousand_collisions() {
+    virtual_time(async {
+        let publisher = publisher(windows(2, 4));
+        let slow = Answer::ApplyAfter(ms(2));
+        let one = attach_answering(&publisher, [], slow).await;
+        let two = attach(&publisher).await;
+        let truth = Rc::new(RefCell::new(std::collections::BTreeMap::new()));
+        let mut rng = fastrand::Rng::with_seed(11);
+        for step in 0..1_000 {
+            let worker = rng.u64(..5);
+            match rng.u32(..8) {
+                0 => {
+                    publisher.do_send(WorkerLeft { worker: w(worker) });
+                    truth.borrow_mut().remove(&worker);
+                }
+                1 => drop(publisher.send(Flush { within: ms(2) }).await),
+                _ => {
+                    publisher.do_send(MetricsChanged::new(worker, load(step)));
+                    truth.borrow_mut().insert(worker, step);
+                }
+            }
+            sleep(ms(rng.u64(..3))).await;
+        }
+        sleep(ms(100)).await;
+        for log in [&one.log, &two] {
+            let truth = truth.borrow();
+            assert_eq!(log.workers(), truth.keys().copied().collect::<Vec<_>>());
+            for (worker, active) in truth.iter() {
+                assert_eq!(log.active(*worker), Some(*active));
+            }
+        }
+        let stats = stats(&publisher).await;
+        assert_eq!(stats.timer.arms, stats.timer.cancels + stats.timer.fires);
+        assert!(stats.timer.fires <= 1_000 && stats.stray_acks == 0);
+    });
+}
+
+/// Case 97's neighbour: a timer for ever is no timer that fires.
+#[test]
+fn a_deadline_far_away_does_not_fire_early() {
+    let days = Duration::from_secs(400 * 24 * 3_600);
+    virtual_time_within(days * 2, async {
+        let (publisher, one) = known(windows(86_400_000 * 300, 86_400_000 * 300)).await;
+        report(&publisher, 1, 5).await;
+        sleep(Duration::from_secs(299 * 24 * 3_600)).await;
+        assert_eq!(one.log.take(), []);
+        sleep(Duration::from_secs(2 * 24 * 3_600)).await;
+        assert_eq!(one.log.take(), [delta(86_400_000 * 300, &[(1, 5)])]);
+        assert_eq!(stats(&publisher).await.timer.fires, 1);
+    });
+}

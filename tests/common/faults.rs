@@ -1,0 +1,107 @@
+//! Routers and publishers that are hurt, and what a router holds after that.
+
+use std::{collections::BTreeMap, future::Future, time::Duration};
+
+use actix_kv_metrics::{
+    AttachRouter, ForwardPassMetrics, GetLoads, LinkId, PublisherActor, RouterActor, RouterConfig,
+    WorkerRank,
+    actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler, clock, fut::wrap_future},
+};
+
+use super::{
+    ms,
+    publishers::{Block, Capacity, PanicIt, StopIt},
+    sleep,
+};
+
+/// Blocks in use of every worker, `None` before its first report.
+pub type Table = BTreeMap<WorkerRank, Option<u64>>;
+
+/// A table of ranks 0.
+pub fn table_of(loads: &[(u64, u64)]) -> Table {
+    let rows = loads.iter();
+    rows.map(|(worker, active)| (super::w(*worker), Some(*active)))
+        .collect()
+}
+
+/// A router that makes the same choices in every run.
+pub fn router() -> Addr<RouterActor> {
+    let config = RouterConfig::builder().seed(7).build().unwrap();
+    RouterActor::new(config).start()
+}
+
+pub async fn attach_real(publisher: &Addr<PublisherActor>, router: &Addr<RouterActor>) -> LinkId {
+    let attach = AttachRouter::new(router.clone().recipient());
+    publisher.send(attach).await.unwrap()
+}
+
+/// What the router holds.
+pub async fn table(router: &Addr<RouterActor>) -> Table {
+    let loads = router.send(GetLoads).await.unwrap();
+    let active = |metrics: &ForwardPassMetrics| metrics.kv_stats.kv_active_blocks;
+    let rows = loads.workers().iter();
+    rows.map(|load| (load.worker, load.metrics.as_ref().map(active)))
+        .collect()
+}
+
+/// Polls, in real time, until it is so; a bound that only a hang reaches.
+pub async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
+    let begun = clock::Instant::now();
+    while !is_so().await {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        sleep(ms(1)).await;
+    }
+}
+
+impl super::LogHandle {
+    /// Blocks in use of one worker, in the order they were told.
+    pub fn told_of(&self, worker: u64) -> Vec<u64> {
+        let log = self.0.borrow();
+        let loads = log.raw.iter().flat_map(|snapshot| &snapshot.workers);
+        let loads = loads.filter(|load| load.worker == super::w(worker));
+        let active = |metrics: &ForwardPassMetrics| metrics.kv_stats.kv_active_blocks;
+        loads
+            .filter_map(|load| load.metrics.as_ref().map(active))
+            .collect()
+    }
+}
+
+impl Handler<Block> for PublisherActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: Block, ctx: &mut Context<Self>) {
+        ctx.wait(wrap_future::<_, Self>(sleep(msg.0)));
+    }
+}
+
+impl Handler<Block> for RouterActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: Block, ctx: &mut Context<Self>) {
+        ctx.wait(wrap_future::<_, Self>(sleep(msg.0)));
+    }
+}
+
+impl Handler<Capacity> for RouterActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: Capacity, ctx: &mut Context<Self>) {
+        ctx.set_mailbox_capacity(msg.0);
+    }
+}
+
+impl Handler<StopIt> for RouterActor {
+    type Result = ();
+
+    fn handle(&mut self, _: StopIt, ctx: &mut Context<Self>) {
+        ctx.stop();
+    }
+}
+
+impl Handler<PanicIt> for RouterActor {
+    type Result = ();
+
+    fn handle(&mut self, _: PanicIt, _: &mut Context<Self>) {
+        panic!("as told");
+    }
+}
