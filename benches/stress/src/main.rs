@@ -1,0 +1,52 @@
+//! Loads actix-kv-metrics and checks that it holds. Each command prints its figures and what was checked, and ends with
+//! status 1 if a check failed.
+//!
+//! ```sh
+//! cargo run --release -p kv-metrics-stress -- flood
+//! ```
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod checks;
+mod cores;
+mod faults;
+mod flood;
+mod latency;
+mod memory;
+mod neighbour;
+mod routers;
+mod soak;
+
+/// Loads actix-kv-metrics and checks that it holds.
+#[derive(Debug, Parser)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Two threads send `MetricsChanged` by `do_send` as fast as they can.
+    Flood(flood::Options),
+    /// Two threads report through a `MetricsReporter` each as fast as they can.
+    Reporters(flood::Options),
+    /// Requests are placed while full snapshots of 100,000 workers are built and applied.
+    Neighbour(neighbour::Options),
+    /// Routers and publishers die, refuse, stall and panic at random; then the truth must have arrived.
+    Faults(faults::Options),
+    /// Workers come and go, routers are replaced, requests are placed, for a long time; then nothing may be left.
+    Soak(soak::Options),
+}
+
+fn main() -> ExitCode {
+    let checks = match Options::parse().command {
+        Command::Flood(options) => flood::run(&options, flood::Sending::Messages),
+        Command::Reporters(options) => flood::run(&options, flood::Sending::Reporters),
+        Command::Neighbour(options) => neighbour::run(&options),
+        Command::Faults(options) => faults::run(&options),
+        Command::Soak(options) => soak::run(&options),
+    };
+    checks.end()
+}
