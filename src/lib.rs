@@ -71,19 +71,20 @@ pub use crate::{
         WorkerStats,
     },
     publisher::{
-        AttachRouter, DetachRouter, MetricsChanged, PublisherActor, WorkerJoined, WorkerLeft,
+        MetricsChanged, PublisherActor, WorkerJoined, WorkerLeft,
         coalescer::CoalescerCounts,
         flush::{Flush, FlushReport, Shutdown, Undelivered},
         link::{LinkCounts, LinkId},
         reporter::{MetricsReporter, ReportError},
+        routers::{AttachRouter, DetachRouter},
         stats::{GetPending, GetPublisherStats, LinkPending, LinkStats, Pending, PublisherStats},
         timer::TimerCounts,
     },
     router::{
         GetLoads, GetRouterStats, Release, RouterActor, RouterStats, Selection,
+        counts::TableCounts,
         loads::{Loads, RankLoad, Standing},
         selection::{Candidates, Cost, SelectError, SelectWorker},
-        table::TableCounts,
     },
     snapshot::{
         LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, SnapshotRejected, Ticket, WorkerLoad,

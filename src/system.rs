@@ -12,10 +12,11 @@ use crate::{
     config::{Backoff, ConfigError, PublisherConfig, RouterConfig},
     metrics::WorkerRank,
     publisher::{
-        AttachRouter, DetachRouter, PublisherActor,
+        PublisherActor,
         flush::{AwaitAnnounced, FlushReport, Shutdown},
         link::LinkId,
         reporter::MetricsReporter,
+        routers::{AttachRouter, DetachRouter},
     },
     router::{
         RouterActor, Selection, StopRouter,

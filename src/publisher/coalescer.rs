@@ -18,14 +18,11 @@ use std::{
 };
 
 use super::{
-    reports::{Before, Change, Report, Reports, WorkerSlot},
+    reports::{Change, Report, Reports, WorkerSlot},
+    router_has::{Difference, OlderValues, RouterHas},
     windows::{NEVER, Nanos, Phase, Windows, nanos},
 };
-use crate::{
-    config::Coalescing,
-    metrics::{KeptMetrics, WorkerRank},
-    snapshot::WorkerLoad,
-};
+use crate::{config::Coalescing, metrics::WorkerRank, snapshot::WorkerLoad};
 
 /// Decides what of the [`Reports`] is due on one link, and when.
 ///
@@ -83,58 +80,6 @@ pub struct SnapshotContent {
 #[derive(Debug, Clone, Copy)]
 struct Out {
     full: bool,
-}
-
-/// What the router acknowledged, or will have once the snapshot that is out is acknowledged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RouterHas {
-    Nothing,
-    /// A value of a life that has ended.
-    OtherLife,
-    /// A delivery failed: it may have the value or not.
-    Unknown,
-    /// The newest value: no window is open.
-    Newest,
-    /// An older one, kept while the window is open.
-    Older(u32),
-}
-
-/// The values that routers have and workers have left behind, kept while windows are open.
-#[derive(Debug, Default)]
-struct OlderValues {
-    values: Vec<Before>,
-    free: Vec<u32>,
-}
-
-impl OlderValues {
-    fn keep(&mut self, value: Before) -> RouterHas {
-        let place = if let Some(place) = self.free.pop() {
-            self.values[place as usize] = value;
-            place
-        } else {
-            self.values.push(value);
-            self.values.len() as u32 - 1
-        };
-        RouterHas::Older(place)
-    }
-
-    fn at(&self, place: u32) -> &Before {
-        &self.values[place as usize]
-    }
-
-    fn forget(&mut self, has: RouterHas) {
-        if let RouterHas::Older(place) = has {
-            self.free.push(place);
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Difference {
-    None,
-    Minor,
-    Significant,
-    Urgent,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -441,54 +386,9 @@ impl Coalescer {
             RouterHas::Newest => return Difference::None,
             RouterHas::Older(place) => self.older.at(place),
         };
-        let minor = if has.admitted == report.admitted.version() {
-            Difference::None
-        } else {
-            Difference::Minor
-        };
-        match (&has.metrics, &report.metrics) {
-            (None, None) => minor,
-            (None, Some(_)) => Difference::Urgent,
-            (Some(_), None) => Difference::Significant,
-            (Some(has), Some(newest)) if has == newest => minor,
-            (Some(has), Some(newest)) => self.weigh_metrics(tracked, has, newest),
-        }
-    }
-
-    fn weigh_metrics(
-        &self,
-        tracked: &Tracked,
-        has: &KeptMetrics,
-        newest: &KeptMetrics,
-    ) -> Difference {
-        if let Some(saturation) = self.settings.saturation() {
-            let (was, is) = (
-                has.is_saturated(saturation, 0),
-                newest.is_saturated(saturation, 0),
-            );
-            let rested = tracked.last_urgent == NEVER
-                || self.now - tracked.last_urgent >= nanos(self.settings.max_delay());
-            // Leaving it waits for its window: only entering it is urgent.
-            if was != is {
-                return if is && rested {
-                    Difference::Urgent
-                } else {
-                    Difference::Significant
-                };
-            }
-        }
-        let (old, new) = (&has.kv_stats, &newest.kv_stats);
-        let drift = old.kv_active_blocks.abs_diff(new.kv_active_blocks);
-        let least = self.settings.significance() * new.kv_total_blocks as f64;
-        let significant = has.worker_stats.num_requests_waiting
-            != newest.worker_stats.num_requests_waiting
-            || old.kv_total_blocks != new.kv_total_blocks
-            || (drift > 0 && drift as f64 >= least);
-        if significant {
-            Difference::Significant
-        } else {
-            Difference::Minor
-        }
+        let rested = tracked.last_urgent == NEVER
+            || self.now - tracked.last_urgent >= nanos(self.settings.max_delay());
+        Difference::between(has, report, &self.settings, rested)
     }
 
     /// Whether a first change now is due at once.

@@ -7,16 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix::{
-    Actor, ActorFuture, AsyncContext, Context, Handler, MailboxError, Message, Recipient, Running,
-    Supervised, dev::RecipientRequest,
-};
+use actix::{Actor, ActorFuture, AsyncContext, Context, Handler, Message, Running, Supervised};
 
 use crate::{
-    config::{Coalescing, PublisherConfig},
+    config::PublisherConfig,
     epoch,
     metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
-    snapshot::{LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, SnapshotRejected, Ticket},
+    snapshot::{PublisherId, Ticket},
     turns::Turns,
 };
 
@@ -25,6 +22,8 @@ pub(crate) mod flush;
 pub(crate) mod link;
 pub(crate) mod reporter;
 pub(crate) mod reports;
+mod router_has;
+pub(crate) mod routers;
 mod slot;
 pub(crate) mod stats;
 pub(crate) mod timer;
@@ -32,8 +31,9 @@ mod windows;
 
 use self::{
     flush::{FlushReport, Waiter},
-    link::{Delivery, Link, LinkId},
+    link::Link,
     reports::{Reported, Reports, WorkerSlot},
+    routers::{Ack, Attached, delivery},
     stats::PublisherStats,
     timer::{DeadlineTimer, TICK},
 };
@@ -91,45 +91,6 @@ impl Message for WorkerLeft {
     type Result = ();
 }
 
-/// Attaches a router, or anything else that wants the load. It gets a full snapshot at once.
-///
-/// A recipient that is attached already keeps its [`LinkId`] and gets a full snapshot again.
-#[derive(Debug)]
-pub struct AttachRouter {
-    router: Recipient<LoadSnapshot>,
-    coalescing: Option<Coalescing>,
-}
-
-impl AttachRouter {
-    /// Attaches with the publisher's windows.
-    pub fn new(router: Recipient<LoadSnapshot>) -> Self {
-        Self {
-            router,
-            coalescing: None,
-        }
-    }
-
-    /// Gives this link windows of its own.
-    #[must_use]
-    pub fn coalescing(mut self, coalescing: Coalescing) -> Self {
-        self.coalescing = Some(coalescing);
-        self
-    }
-}
-
-impl Message for AttachRouter {
-    type Result = LinkId;
-}
-
-/// Detaches a router, which is told [`SnapshotKind::Closed`] so that it forgets this publisher's workers. Answers
-/// whether it was attached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DetachRouter(pub LinkId);
-
-impl Message for DetachRouter {
-    type Result = bool;
-}
-
 /// Takes reports from workers and keeps every attached router up to date.
 #[derive(Debug)]
 pub struct PublisherActor {
@@ -155,27 +116,6 @@ pub struct PublisherActor {
     /// A shutdown has ended, with this report.
     shut: Option<FlushReport>,
     counts: PublisherStats,
-}
-
-/// A router, its link, and the acknowledgement that is waited for.
-#[derive(Debug)]
-struct Attached {
-    link: Link,
-    router: Recipient<LoadSnapshot>,
-    ack: Option<Ack>,
-}
-
-struct Ack {
-    sequence: u64,
-    request: Pin<Box<RecipientRequest<LoadSnapshot>>>,
-}
-
-impl std::fmt::Debug for Ack {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ack")
-            .field("sequence", &self.sequence)
-            .finish_non_exhaustive()
-    }
 }
 
 impl PublisherActor {
@@ -382,17 +322,6 @@ impl PublisherActor {
             attached.ack = None;
         }
     }
-
-    fn closed(&mut self) -> LoadSnapshot {
-        self.sequence = self.sequence.saturating_add(1);
-        LoadSnapshot {
-            publisher: self.id,
-            sequence: self.sequence,
-            kind: SnapshotKind::Closed,
-            left: Vec::new(),
-            workers: Vec::new(),
-        }
-    }
 }
 
 impl Actor for PublisherActor {
@@ -515,62 +444,7 @@ impl Handler<WorkerLeft> for PublisherActor {
     }
 }
 
-impl Handler<AttachRouter> for PublisherActor {
-    type Result = actix::MessageResult<AttachRouter>;
-
-    fn handle(&mut self, msg: AttachRouter, ctx: &mut Context<Self>) -> Self::Result {
-        let now = self.begin_message(ctx);
-        let known = self
-            .attached
-            .iter_mut()
-            .find(|attached| attached.router == msg.router && !attached.link.is_lost());
-        if let Some(attached) = known {
-            attached.link.handle_attached_again(msg.coalescing, now);
-            let id = attached.link.id();
-            self.pump(ctx, now);
-            return actix::MessageResult(id);
-        }
-        self.next_link += 1;
-        let id = LinkId(self.next_link);
-        let coalescing = (msg.coalescing).unwrap_or_else(|| self.config.coalescing());
-        self.attached.push(Attached {
-            link: Link::new(id, coalescing, self.config.backoff(), now),
-            router: msg.router,
-            ack: None,
-        });
-        self.pump(ctx, now);
-        actix::MessageResult(id)
-    }
-}
-
-impl Handler<DetachRouter> for PublisherActor {
-    type Result = bool;
-
-    fn handle(&mut self, msg: DetachRouter, ctx: &mut Context<Self>) -> bool {
-        let now = self.begin_message(ctx);
-        let place = self.attached.iter().position(|a| a.link.id() == msg.0);
-        let Some(place) = place else {
-            return false;
-        };
-        let attached = self.attached.remove(place);
-        attached.router.do_send(self.closed());
-        self.pump(ctx, now);
-        true
-    }
-}
-
 /// The time by tokio's clock, which tests can pause.
 fn now() -> Instant {
     actix::clock::Instant::now().into_std()
-}
-
-fn delivery(
-    answer: Result<Result<SnapshotAck, SnapshotRejected>, MailboxError>,
-    connected: bool,
-) -> Delivery {
-    match answer {
-        Ok(Ok(ack)) => Delivery::Answered(ack),
-        Err(_) if !connected => Delivery::Gone,
-        Ok(Err(_)) | Err(_) => Delivery::Failed,
-    }
 }

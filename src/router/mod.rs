@@ -16,6 +16,7 @@ use crate::{
 };
 
 pub(crate) mod choice;
+pub(crate) mod counts;
 mod index;
 pub(crate) mod loads;
 mod publishers;
@@ -25,9 +26,10 @@ pub(crate) mod table;
 
 use self::{
     choice::Placement,
+    counts::TableCounts,
     loads::Loads,
     selection::{Cost, SelectError, SelectWorker},
-    table::{LoadTable, TableCounts, TakingOver},
+    table::{LoadTable, TakingOver},
 };
 
 impl Message for SelectWorker {

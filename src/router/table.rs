@@ -9,6 +9,7 @@ use foldhash::fast::RandomState;
 
 use super::{
     choice::Pricing,
+    counts::TableCounts,
     publishers::{Publishers, Verdict},
     reservations::Reservations,
 };
@@ -90,48 +91,6 @@ impl Row {
         let known = self.metrics.as_ref().filter(|_| !self.stale);
         known.is_some_and(|metrics| metrics.is_saturated(saturation, booked))
     }
-}
-
-/// Counters of a load table.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TableCounts {
-    /// Snapshots taken over.
-    pub applied: u64,
-    /// Those among them that were answered with [`SnapshotAck::NeedFull`].
-    pub need_full: u64,
-    /// Snapshots of an old incarnation or sequence.
-    pub superseded: u64,
-    /// Publishers that said they are gone.
-    pub closed: u64,
-    /// Worker loads taken over.
-    pub loads: u64,
-    /// Worker loads of a life that had ended.
-    pub late_loads: u64,
-    /// Worker loads whose metrics were not finite; the worker counts as known.
-    pub rejected_loads: u64,
-    /// Workers removed.
-    pub removed: u64,
-    /// Echoed tickets that this router never issued.
-    pub unknown_tickets: u64,
-    /// Choices made.
-    pub selected: u64,
-    /// Choices that could not be made.
-    pub not_selected: u64,
-    /// Bookings that their holder ended.
-    pub released: u64,
-    /// Releases of bookings that had ended already, or never were.
-    pub unknown_releases: u64,
-    /// Bookings that an echoed ticket ended.
-    pub admitted: u64,
-    /// Bookings that a report ended, of a worker that echoes no tickets.
-    pub settled: u64,
-    /// Bookings that ended with their worker's life.
-    pub dropped: u64,
-    /// Bookings that lived too long.
-    pub expired: u64,
-    /// Times a worker with bookings went silent for too long.
-    pub went_stale: u64,
 }
 
 impl LoadTable {

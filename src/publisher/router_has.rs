@@ -1,0 +1,115 @@
+//! What a router has of a worker, and how much a report differs from it.
+
+use super::reports::{Before, Report};
+use crate::{config::Coalescing, metrics::KeptMetrics};
+
+/// What the router acknowledged, or will have once the snapshot that is out is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RouterHas {
+    Nothing,
+    /// A value of a life that has ended.
+    OtherLife,
+    /// A delivery failed: it may have the value or not.
+    Unknown,
+    /// The newest value: no window is open.
+    Newest,
+    /// An older one, kept while the window is open.
+    Older(u32),
+}
+
+/// The values that routers have and workers have left behind, kept while windows are open.
+#[derive(Debug, Default)]
+pub(super) struct OlderValues {
+    values: Vec<Before>,
+    free: Vec<u32>,
+}
+
+impl OlderValues {
+    pub(super) fn keep(&mut self, value: Before) -> RouterHas {
+        let place = if let Some(place) = self.free.pop() {
+            self.values[place as usize] = value;
+            place
+        } else {
+            self.values.push(value);
+            self.values.len() as u32 - 1
+        };
+        RouterHas::Older(place)
+    }
+
+    pub(super) fn at(&self, place: u32) -> &Before {
+        &self.values[place as usize]
+    }
+
+    pub(super) fn forget(&mut self, has: RouterHas) {
+        if let RouterHas::Older(place) = has {
+            self.free.push(place);
+        }
+    }
+}
+
+/// How much a report differs from what the router has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Difference {
+    /// Not at all.
+    None,
+    /// In what does not bear on a choice, or by less than `significance`.
+    Minor,
+    /// Enough to be worth a window.
+    Significant,
+    /// Enough not to wait for one.
+    Urgent,
+}
+
+impl Difference {
+    /// Compares the newest report with an older one. `rested`: the worker's last urgent change is long enough ago for
+    /// another.
+    pub(super) fn between(
+        has: &Before,
+        newest: &Report,
+        settings: &Coalescing,
+        rested: bool,
+    ) -> Self {
+        let same_tickets = has.admitted == newest.admitted.version();
+        match (&has.metrics, &newest.metrics) {
+            (None, Some(_)) => Self::Urgent,
+            (Some(_), None) => Self::Significant,
+            (Some(has), Some(newest)) if has != newest => {
+                Self::between_metrics(has, newest, settings, rested)
+            }
+            _ if same_tickets => Self::None,
+            _ => Self::Minor,
+        }
+    }
+
+    fn between_metrics(
+        has: &KeptMetrics,
+        newest: &KeptMetrics,
+        settings: &Coalescing,
+        rested: bool,
+    ) -> Self {
+        if let Some(saturation) = settings.saturation() {
+            let was = has.is_saturated(saturation, 0);
+            let is = newest.is_saturated(saturation, 0);
+            // Leaving it waits for its window: only entering it is urgent.
+            if was != is {
+                return if is && rested {
+                    Self::Urgent
+                } else {
+                    Self::Significant
+                };
+            }
+        }
+        let (old, new) = (&has.kv_stats, &newest.kv_stats);
+        let drift = old.kv_active_blocks.abs_diff(new.kv_active_blocks);
+        let least = settings.significance() * new.kv_total_blocks as f64;
+        let significant = has.worker_stats.num_requests_waiting
+            != newest.worker_stats.num_requests_waiting
+            || old.kv_total_blocks != new.kv_total_blocks
+            || (drift > 0 && drift as f64 >= least);
+        if significant {
+            Self::Significant
+        } else {
+            Self::Minor
+        }
+    }
+}
