@@ -4,6 +4,7 @@ use crate::{
     Failure, Output,
     compare::{
         agreement::{self, windows_of_actors},
+        plots::draw_all,
         rows::{self, base},
         runner::run_all,
         table::Comparison,
@@ -41,6 +42,11 @@ pub(crate) fn compare(options: &Options) -> Result<(), Failure> {
         agreement::check(&trace, &base, windows)?;
         print(&AGREE)?;
     }
+    if let Some(folder) = &options.comparison.plot {
+        for path in draw_all(folder, &comparison.rows, &comparison.setup)? {
+            print(&path.display())?;
+        }
+    }
     json.map_or(Ok(()), |file| file.write(&comparison))
 }
 
@@ -61,7 +67,7 @@ pub(crate) fn setup(options: &Options, trace: &Trace) -> String {
     format!(
         "trace {}, {} requests, arrivals {arrivals}, rate × {}\n{} workers, {} router(s), seeds {}–{}, dispatch {:?}, reports {:?}, \
          booked until {booked}",
-        trace.name,
+        trace.file(),
         trace.requests.len(),
         options.rate_scale,
         options.workers,

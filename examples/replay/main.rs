@@ -27,7 +27,7 @@
 //! Exit codes: 0 if it adds up, 1 if it doesn't (with what differs), 2 for a bad trace or option (with file, line and
 //! reason).
 
-#[allow(dead_code)] // incidents and records are for sweeps and plots
+#[allow(dead_code)] // incidents are for sweeps
 mod compare;
 mod comparison;
 mod distribution;
@@ -55,7 +55,7 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
-    compare::{agreement::Disagreement, runner::RunFailed},
+    compare::{agreement::Disagreement, plots::PlotError, runner::RunFailed},
     distribution::milliseconds,
     engine::EngineConfig,
     fleet::{Plan, RunError},
@@ -184,14 +184,18 @@ enum Failure {
     Comparison(#[from] RunFailed),
     #[error(transparent)]
     Disagreement(#[from] Disagreement),
+    #[error(transparent)]
+    Plot(#[from] PlotError),
 }
 
 impl Failure {
     fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Trace(_) | Self::Rate(_) | Self::Config(_) | Self::Output { .. } => {
-                ExitCode::from(2)
-            }
+            Self::Trace(_)
+            | Self::Rate(_)
+            | Self::Config(_)
+            | Self::Output { .. }
+            | Self::Plot(_) => ExitCode::from(2),
             Self::Print(_) | Self::Run(_) | Self::Comparison(_) | Self::Disagreement(_) => {
                 ExitCode::FAILURE
             }

@@ -32,8 +32,6 @@ pub(crate) struct Measures {
 /// What plots are drawn from.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Record {
-    /// Quantiles of the time to first token.
-    pub(crate) time_to_first_token: Vec<Duration>,
     /// Active blocks of each worker.
     pub(crate) loads: Vec<(Duration, Vec<u32>)>,
     /// One worker's active blocks, as they changed.
@@ -73,6 +71,9 @@ pub(crate) struct Outcome {
     /// The worker of each request.
     #[serde(skip)]
     pub(crate) choices: Vec<usize>,
+    /// Of the time to first token, at equal steps.
+    #[serde(skip)]
+    pub(crate) quantiles: Vec<Duration>,
     #[serde(skip)]
     pub(crate) record: Option<Record>,
 }
@@ -156,16 +157,13 @@ impl Measures {
     }
 
     pub(super) fn outcome(
-        mut self,
+        self,
         journal: &Journal,
         totals: Totals,
         choices: Vec<usize>,
         lasted: Duration,
     ) -> Outcome {
         let time_to_first_token = journal.time_to_first_token();
-        if let Some(record) = &mut self.record {
-            record.time_to_first_token = time_to_first_token.quantiles(QUANTILES);
-        }
         Outcome {
             time_to_first_token: time_to_first_token.summary(),
             queueing: journal.queueing().summary(),
@@ -185,6 +183,7 @@ impl Measures {
             wrong_choices: self.wrong_choices as f64 / self.choices.max(1) as f64,
             wasted_blocks: self.wasted_blocks / self.wrong_choices.max(1) as f64,
             choices,
+            quantiles: time_to_first_token.quantiles(QUANTILES),
             record: self.record,
         }
     }

@@ -5,6 +5,7 @@ pub(crate) mod agreement;
 pub(crate) mod cost;
 pub(crate) mod feed;
 pub(crate) mod measures;
+pub(crate) mod plots;
 pub(crate) mod router;
 pub(crate) mod rows;
 pub(crate) mod runner;

@@ -131,6 +131,11 @@ impl Trace {
         Ok(())
     }
 
+    /// Its name without folders.
+    pub(crate) fn file(&self) -> &str {
+        self.name.rsplit(['/', '\\']).next().unwrap_or(&self.name)
+    }
+
     /// The time of the last arrival.
     pub(crate) fn duration(&self) -> Duration {
         self.requests
