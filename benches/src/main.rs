@@ -2,7 +2,7 @@
 
 use std::{
     error::Error,
-    fs,
+    fs, io,
     path::PathBuf,
     process::{Command, Stdio},
 };
@@ -27,6 +27,9 @@ struct Options {
     /// Only subjects whose name contains this; may be given several times.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
+    /// Measures this subject in this process and prints its findings as JSON.
+    #[arg(long, hide = true, value_name = "NAME")]
+    subject: Option<String>,
     /// Leaves the selector of dynamo-kv-router out, which some 150 crates must be built for.
     #[arg(long)]
     without_dynamo: bool,
@@ -46,13 +49,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     } else {
         Effort::Full
     };
+    if let Some(name) = options.subject {
+        let subject = SUBJECTS.iter().find(|subject| subject.name == name);
+        let findings = (subject.ok_or("no such subject")?.run)(effort);
+        return Ok(serde_json::to_writer(io::stdout(), &findings)?);
+    }
     let wanted = |name: &str| {
         options.only.is_empty() || options.only.iter().any(|only| name.contains(only.as_str()))
     };
     let mut found = Findings::default();
     for subject in SUBJECTS.iter().filter(|subject| wanted(subject.name)) {
         eprintln!("measuring: {}", subject.name);
-        found.extend((subject.run)(effort));
+        found.extend(in_a_process(subject.name, effort)?);
     }
     if wanted("dynamo-selector") && !options.without_dynamo {
         eprintln!("measuring: dynamo-selector (builds it first)");
@@ -70,16 +78,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Measures a subject in a process of its own: the heap that another one leaves would change its figures.
+fn in_a_process(subject: &str, effort: Effort) -> Result<Findings, Box<dyn Error>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--subject", subject]);
+    findings_of(command, effort)
+}
+
 /// Runs the package that links Dynamo's selector: it is no member of this workspace, because it pins tokio.
 fn beside_dynamo(effort: Effort) -> Result<Findings, Box<dyn Error>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["run", "--release", "--quiet", "--manifest-path"]);
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/dynamo/Cargo.toml"));
-    command.arg("--").args(effort.pick(Some("--quick"), None));
+    command.arg("--");
+    findings_of(command, effort)
+}
+
+fn findings_of(mut command: Command, effort: Effort) -> Result<Findings, Box<dyn Error>> {
+    command.args(effort.pick(Some("--quick"), None));
     let output = command.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        return Err(format!("dynamo's selector: {}", output.status).into());
+        return Err(format!("{command:?}: {}", output.status).into());
     }
     Ok(serde_json::from_slice(&output.stdout)?)
 }
