@@ -81,6 +81,8 @@ impl Publishers {
         }
         known.sequence = Some(sequence);
         known.closed = true;
+        // Once each, however often it came and went: it displaces nobody, and is not forgotten for an earlier goodbye.
+        self.closed.retain(|closed| *closed != id);
         self.closed.push_back(id);
         if self.closed.len() > REMEMBERED {
             let oldest = self.closed.pop_front();
