@@ -7,6 +7,7 @@ use crate::{
         plots::draw_all,
         rows::{self, base},
         runner::run_all,
+        sweep::{self, Sweep},
         table::Comparison,
     },
     options::{BookedUntil, Options},
@@ -48,6 +49,31 @@ pub(crate) fn compare(options: &Options) -> Result<(), Failure> {
         }
     }
     json.map_or(Ok(()), |file| file.write(&comparison))
+}
+
+/// # Errors
+///
+/// As of [`compare`].
+pub(crate) fn sweep(options: &Options) -> Result<(), Failure> {
+    let coalescing = options.windows.coalescing()?;
+    let trace = trace(options)?;
+    let json = options.json.as_deref().map(Output::create).transpose()?;
+    let base = base(
+        options.workers,
+        coalescing,
+        &options.comparison,
+        options.seed,
+    )?;
+    let seeds = options.comparison.seeds;
+    let progress = progress_bar(sweep::runs(&base) * seeds as usize);
+    let groups = sweep::sweep(&trace, &base, seeds, &progress);
+    progress.finish_and_clear();
+    let sweep = Sweep {
+        setup: setup(options, &trace),
+        groups: groups?,
+    };
+    print(&sweep)?;
+    json.map_or(Ok(()), |file| file.write(&sweep))
 }
 
 const AGREE: &str = "The actors, run in slow motion, agree with the row \"ours\" on every choice and every time, to the nanosecond.";

@@ -27,7 +27,6 @@
 //! Exit codes: 0 if it adds up, 1 if it doesn't (with what differs), 2 for a bad trace or option (with file, line and
 //! reason).
 
-#[allow(dead_code)] // incidents are for sweeps
 mod compare;
 mod comparison;
 mod distribution;
@@ -55,7 +54,7 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
-    compare::{agreement::Disagreement, plots::PlotError, runner::RunFailed},
+    compare::{agreement::Disagreement, plots::PlotError, runner::RunFailed, sweep::SweepError},
     distribution::milliseconds,
     engine::EngineConfig,
     fleet::{Plan, RunError},
@@ -77,6 +76,9 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<(), Failure> {
     if options.compare {
         return comparison::compare(options);
+    }
+    if options.sweep {
+        return comparison::sweep(options);
     }
     let coalescing = options.windows.coalescing()?;
     let trace = trace(options)?;
@@ -186,6 +188,8 @@ enum Failure {
     Disagreement(#[from] Disagreement),
     #[error(transparent)]
     Plot(#[from] PlotError),
+    #[error(transparent)]
+    Sweep(#[from] SweepError),
 }
 
 impl Failure {
@@ -196,9 +200,11 @@ impl Failure {
             | Self::Config(_)
             | Self::Output { .. }
             | Self::Plot(_) => ExitCode::from(2),
-            Self::Print(_) | Self::Run(_) | Self::Comparison(_) | Self::Disagreement(_) => {
-                ExitCode::FAILURE
-            }
+            Self::Print(_)
+            | Self::Run(_)
+            | Self::Comparison(_)
+            | Self::Disagreement(_)
+            | Self::Sweep(_) => ExitCode::FAILURE,
         }
     }
 }

@@ -2,6 +2,8 @@
 
 mod agenda;
 pub(crate) mod agreement;
+#[cfg(test)]
+mod bookings;
 pub(crate) mod cost;
 pub(crate) mod feed;
 pub(crate) mod measures;
@@ -11,6 +13,7 @@ pub(crate) mod rows;
 pub(crate) mod runner;
 pub(crate) mod simulation;
 mod site;
+pub(crate) mod sweep;
 pub(crate) mod table;
 
 use std::time::Duration;

@@ -40,6 +40,14 @@ impl PrefillWork {
 }
 
 impl Timing {
+    /// An engine that takes `factor` times as long for everything.
+    pub(crate) fn slower(self, factor: f64) -> Self {
+        Self {
+            prefill: self.prefill.map(|coefficient| coefficient * factor),
+            decode: self.decode.map(|coefficient| coefficient * factor),
+        }
+    }
+
     /// The time of a pass: its prefill, if it has any, then a token for each sequence that decodes, if one does.
     pub(super) fn pass(&self, prefill: PrefillWork, decodes: bool, usage: f64) -> Duration {
         let mut milliseconds = 0.0;
@@ -89,6 +97,13 @@ mod tests {
             timing.pass(prefill(&[(0, 1_000)]), true, 0.5),
             Duration::from_nanos(32_105_859 + 26_310_000)
         );
+    }
+
+    #[test]
+    fn a_slower_engine_takes_longer_for_everything() {
+        let slow = Timing::default().slower(2.0);
+        let pass = |timing: &Timing| timing.pass(prefill(&[(0, 1_000)]), true, 0.5);
+        assert_eq!(pass(&slow), 2 * pass(&Timing::default()));
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Request {
 }
 
 /// Requests in the order of arrival; at least one.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Trace {
     /// Says what was replayed: the file, or the seed.
     pub(crate) name: String,

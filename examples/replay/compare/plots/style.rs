@@ -3,7 +3,7 @@
 use plotters::{
     coord::Shift,
     prelude::{DrawingArea, IntoFont, RGBColor, SVGBackend, Text, WHITE},
-    style::{Color, TextStyle},
+    style::TextStyle,
 };
 
 use super::Drawn;
