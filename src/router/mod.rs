@@ -187,11 +187,14 @@ impl Handler<LoadSnapshot> for RouterActor {
 
     fn handle(&mut self, msg: LoadSnapshot, ctx: &mut Context<Self>) -> Self::Result {
         let now = self.begin_message(ctx);
-        if self.waiting.is_empty() && msg.workers.len() <= WORKERS_A_TURN {
-            return Response::reply(Ok(self.table.handle_snapshot(msg, now)));
+        let table = &mut self.table;
+        let mut snapshot = table.begin_snapshot(msg);
+        if self.waiting.is_empty()
+            && let Some(ack) = table.continue_snapshot(&mut snapshot, WORKERS_A_TURN, now)
+        {
+            return Response::reply(Ok(ack));
         }
         let (answer, ack) = oneshot::channel();
-        let snapshot = self.table.begin_snapshot(msg);
         self.waiting.push_back(Waiting { snapshot, answer });
         if self.waiting.len() == 1 {
             ctx.address().do_send(TakeOverMore);

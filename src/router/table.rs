@@ -50,11 +50,12 @@ pub struct LoadTable {
 pub struct TakingOver {
     number: u64,
     publisher: PublisherId,
-    sequence: u64,
     kind: SnapshotKind,
     verdict: Verdict,
     left: std::vec::IntoIter<WorkerRank>,
     workers: std::vec::IntoIter<WorkerLoad>,
+    /// Rows looked at for workers that are gone by it.
+    swept: usize,
 }
 
 /// One worker rank.
@@ -149,23 +150,26 @@ impl LoadTable {
 
     /// Judges a snapshot that is then taken over piece by piece. Of one publisher, one snapshot at a time.
     pub fn begin_snapshot(&mut self, snapshot: LoadSnapshot) -> TakingOver {
+        let (publisher, sequence) = (snapshot.publisher, snapshot.sequence);
         let verdict = match snapshot.kind {
-            SnapshotKind::Closed => Verdict::Next,
+            SnapshotKind::Closed if self.publishers.close(publisher, sequence) => Verdict::Next,
+            SnapshotKind::Closed => Verdict::Superseded,
             SnapshotKind::Full | SnapshotKind::Delta { .. } => self.publishers.judge(&snapshot),
         };
         self.applied += 1;
         TakingOver {
             number: self.applied,
-            publisher: snapshot.publisher,
-            sequence: snapshot.sequence,
+            publisher,
             kind: snapshot.kind,
             verdict,
             left: snapshot.left.into_iter(),
             workers: snapshot.workers.into_iter(),
+            swept: 0,
         }
     }
 
-    /// Takes over up to `most` more workers of the snapshot. The answer to it, once it has been taken over.
+    /// Takes over up to `most` more workers of the snapshot, and removes up to as many that are gone by it. The answer to
+    /// it, once it has been taken over.
     pub fn continue_snapshot(
         &mut self,
         taking: &mut TakingOver,
@@ -173,24 +177,28 @@ impl LoadTable {
         now: Instant,
     ) -> Option<SnapshotAck> {
         let publisher = taking.publisher;
-        if taking.kind == SnapshotKind::Closed {
-            return Some(self.close(publisher, taking.sequence));
-        }
         if taking.verdict == Verdict::Superseded {
             self.counts.superseded += 1;
             return Some(SnapshotAck::Superseded);
         }
-        for worker in taking.left.by_ref() {
+        if taking.kind == SnapshotKind::Closed {
+            if !self.sweep(taking, most) {
+                return None;
+            }
+            self.counts.closed += 1;
+            return Some(SnapshotAck::Applied);
+        }
+        for worker in taking.left.by_ref().take(most) {
             self.remove_owned(worker, |owner| owner.id == publisher.id);
+        }
+        if taking.left.len() > 0 {
+            return None;
         }
         for load in taking.workers.by_ref().take(most) {
             self.handle_load(publisher, load, taking.number, now);
         }
-        if taking.workers.len() > 0 {
+        if taking.workers.len() > 0 || !self.sweep(taking, most) {
             return None;
-        }
-        if taking.kind == SnapshotKind::Full {
-            self.remove_rows(|row| row.owner.id == publisher.id && row.named_in != taking.number);
         }
         self.counts.applied += 1;
         if taking.verdict == Verdict::Gap {
@@ -382,12 +390,29 @@ impl LoadTable {
         }
     }
 
-    fn remove_rows(&mut self, which: impl Fn(&Row) -> bool) {
-        for index in 0..self.rows.len() {
-            if self.rows[index].as_ref().is_some_and(&which) {
+    /// Removes up to `most` workers that are gone by the snapshot, looking at more rows than that. Whether none is left.
+    fn sweep(&mut self, taking: &mut TakingOver, most: usize) -> bool {
+        let (publisher, number) = (taking.publisher, taking.number);
+        let kind = taking.kind;
+        if let SnapshotKind::Delta { .. } = kind {
+            return true;
+        }
+        let gone = |row: &Row| match kind {
+            SnapshotKind::Closed => row.owner == publisher,
+            _ => row.owner.id == publisher.id && row.named_in != number,
+        };
+        let looks = most.saturating_mul(ROWS_A_REMOVAL);
+        let end = self.rows.len().min(taking.swept.saturating_add(looks));
+        let mut removed = 0;
+        while taking.swept < end && removed < most {
+            let index = taking.swept;
+            taking.swept += 1;
+            if self.rows[index].as_ref().is_some_and(gone) {
                 self.remove(index as u32);
+                removed += 1;
             }
         }
+        taking.swept >= self.rows.len()
     }
 
     fn remove(&mut self, index: u32) {
@@ -410,14 +435,7 @@ impl LoadTable {
         }
         self.free.push(index);
     }
-
-    fn close(&mut self, publisher: PublisherId, sequence: u64) -> SnapshotAck {
-        if !self.publishers.close(publisher, sequence) {
-            self.counts.superseded += 1;
-            return SnapshotAck::Superseded;
-        }
-        self.counts.closed += 1;
-        self.remove_rows(|row| row.owner == publisher);
-        SnapshotAck::Applied
-    }
 }
+
+/// Looking at a row takes a tenth of the time of removing it.
+const ROWS_A_REMOVAL: usize = 8;
