@@ -36,6 +36,7 @@ mod fleet;
 mod journal;
 mod ledger;
 mod options;
+mod recorded;
 mod recorder;
 mod report;
 mod run_log;
@@ -59,6 +60,7 @@ use crate::{
     engine::EngineConfig,
     fleet::{Plan, RunError},
     options::Options,
+    recorded::{Recorded, Series, SeriesError},
     report::{Report, Setup},
     trace::{ScaleError, Trace, TraceError},
 };
@@ -76,6 +78,9 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<(), Failure> {
     if options.compare {
         return comparison::compare(options);
+    }
+    if !options.loads.is_empty() {
+        return replay_loads(options);
     }
     if options.sweep {
         return comparison::sweep(options);
@@ -101,6 +106,16 @@ fn run(options: &Options) -> Result<(), Failure> {
     };
     print(&report)?;
     json.map_or(Ok(()), |file| file.write(&report))
+}
+
+fn replay_loads(options: &Options) -> Result<(), Failure> {
+    let coalescing = options.windows.coalescing()?;
+    let series = options.loads.iter().map(|path| Series::read(path));
+    let series = series.collect::<Result<Vec<_>, _>>()?;
+    let json = options.json.as_deref().map(Output::create).transpose()?;
+    let recorded = Recorded::new(&series, coalescing, options.seed)?;
+    print(&recorded)?;
+    json.map_or(Ok(()), |file| file.write(&recorded))
 }
 
 /// The trace that the options name, at their rate.
@@ -173,6 +188,8 @@ enum Failure {
     #[error(transparent)]
     Trace(#[from] TraceError),
     #[error(transparent)]
+    Series(#[from] SeriesError),
+    #[error(transparent)]
     Rate(#[from] ScaleError),
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -196,6 +213,7 @@ impl Failure {
     fn exit_code(&self) -> ExitCode {
         match self {
             Self::Trace(_)
+            | Self::Series(_)
             | Self::Rate(_)
             | Self::Config(_)
             | Self::Output { .. }
