@@ -30,10 +30,12 @@ impl Chain {
         back: NIL,
     };
 
+    #[inline]
     pub(crate) fn front(self) -> Option<u32> {
         (self.front != NIL).then_some(self.front)
     }
 
+    #[inline]
     pub(crate) fn is_empty(self) -> bool {
         self.front == NIL
     }
@@ -45,6 +47,7 @@ pub(crate) struct Links(Vec<Link>);
 
 impl Links {
     /// Appends `slot`, which must not be in any chain of these links.
+    #[inline]
     pub(crate) fn push_back(&mut self, chain: &mut Chain, slot: u32) {
         let index = slot as usize;
         if index >= self.0.len() {
@@ -63,6 +66,7 @@ impl Links {
     }
 
     /// Takes `slot` out of `chain`, which must hold it.
+    #[inline]
     pub(crate) fn remove(&mut self, chain: &mut Chain, slot: u32) {
         let link = std::mem::replace(&mut self.0[slot as usize], UNLINKED);
         if link.previous == NIL {
@@ -78,12 +82,14 @@ impl Links {
     }
 
     /// The slot behind `slot` in its chain.
+    #[inline]
     pub(crate) fn next(&self, slot: u32) -> Option<u32> {
         let next = self.0[slot as usize].next;
         (next != NIL).then_some(next)
     }
 
     /// Moves `slot` to the end of `chain`, which must hold it.
+    #[inline]
     pub(crate) fn move_to_back(&mut self, chain: &mut Chain, slot: u32) {
         if chain.back != slot {
             self.remove(chain, slot);

@@ -45,6 +45,7 @@ impl WorkerRank {
     };
 
     /// The given rank of the given worker.
+    #[inline]
     pub fn new(worker: impl Into<WorkerId>, rank: DpRank) -> Self {
         Self {
             worker_id: worker.into(),
@@ -103,6 +104,7 @@ impl ForwardPassMetrics {
     /// let metrics = ForwardPassMetrics::new(412, 16_384, 3).with_gpu_prefix_cache_hit_rate(0.25);
     /// assert_eq!(metrics.kv_stats.kv_active_blocks, 412);
     /// ```
+    #[inline]
     pub fn new(kv_active_blocks: u64, kv_total_blocks: u64, num_requests_waiting: u64) -> Self {
         Self {
             worker_stats: WorkerStats {
@@ -165,17 +167,9 @@ impl ForwardPassMetrics {
     /// # Errors
     ///
     /// [`InvalidMetrics::NonFinite`] with the first such field.
+    #[inline]
     pub fn check(&self) -> Result<(), InvalidMetrics> {
-        let kv = &self.kv_stats;
-        for (field, value) in [
-            ("gpu_cache_usage_perc", kv.gpu_cache_usage_perc),
-            ("gpu_prefix_cache_hit_rate", kv.gpu_prefix_cache_hit_rate),
-        ] {
-            if !value.is_finite() {
-                return Err(InvalidMetrics::NonFinite { field, value });
-            }
-        }
-        Ok(())
+        self.kv_stats.check()
     }
 }
 
@@ -205,6 +199,21 @@ pub struct KvStats {
     pub gpu_prefix_cache_hit_rate: f32,
 }
 
+impl KvStats {
+    #[inline]
+    fn check(&self) -> Result<(), InvalidMetrics> {
+        for (field, value) in [
+            ("gpu_cache_usage_perc", self.gpu_cache_usage_perc),
+            ("gpu_prefix_cache_hit_rate", self.gpu_prefix_cache_hit_rate),
+        ] {
+            if !value.is_finite() {
+                return Err(InvalidMetrics::NonFinite { field, value });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Speculative decoding.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpecDecodeStats {
@@ -229,8 +238,15 @@ pub(crate) struct KeptMetrics {
 }
 
 impl KeptMetrics {
+    /// See [`ForwardPassMetrics::check`].
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), InvalidMetrics> {
+        self.kv_stats.check()
+    }
+
     /// Whether `kv_active_blocks` is at or over `saturation` (0 to 1) of the capacity, with `extra` blocks on top.
     /// A capacity of 0 means unknown, which is never saturated.
+    #[inline]
     pub(crate) fn is_saturated(&self, saturation: f64, extra: u64) -> bool {
         let kv = &self.kv_stats;
         kv.kv_total_blocks > 0
@@ -239,6 +255,7 @@ impl KeptMetrics {
 }
 
 impl From<ForwardPassMetrics> for KeptMetrics {
+    #[inline]
     fn from(metrics: ForwardPassMetrics) -> Self {
         Self {
             worker_stats: metrics.worker_stats,

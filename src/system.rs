@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use actix::{Actor, Addr, ArbiterHandle, Context, MailboxError};
+use actix::{Actor, Addr, ArbiterHandle, Context};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     metrics::WorkerRank,
     publisher::{
         PublisherActor,
-        flush::{AwaitAnnounced, FlushReport, Shutdown},
+        flush::{AwaitAnnounced, FlushReport, ShutdownAnyway},
         link::LinkId,
         reporter::MetricsReporter,
         routers::{AttachRouter, DetachRouter},
@@ -192,26 +192,28 @@ impl KvMetrics {
 
     /// Takes in what was reported before, tells it to the router and to everything else attached, and stops the
     /// publisher, then the router. Answers after `within` at the latest (100 ms later if the publisher's arbiter is
-    /// blocked), with what did not arrive.
+    /// blocked), with what did not arrive. The publisher comes to its end also if nobody waits for the answer any more.
     ///
     /// # Panics
     ///
     /// On a tokio runtime that was built without timers.
     pub async fn shutdown(&self, within: Duration) -> FlushReport {
-        let asked = self.0.publisher.send(Shutdown { within });
-        let answer = if tokio::runtime::Handle::try_current().is_ok() {
+        let (answer, report) = oneshot::channel();
+        let shutdown = ShutdownAnyway { within, answer };
+        self.0.publisher.do_send(shutdown);
+        let report = if tokio::runtime::Handle::try_current().is_ok() {
             // The publisher keeps the time itself, unless its arbiter is blocked.
             let longest = within.saturating_add(ARBITER_BLOCKED);
-            let answer = actix::clock::timeout(longest, asked).await;
-            answer.unwrap_or(Err(MailboxError::Timeout))
+            let report = actix::clock::timeout(longest, report).await;
+            report.ok().and_then(Result::ok)
         } else {
-            asked.await
+            report.await.ok()
         };
         let mut present = self.0.write();
         present.state = RouterState::ShutDown;
         present.address.do_send(StopRouter);
         drop(present);
-        answer.unwrap_or_else(|_| FlushReport::unanswered())
+        report.unwrap_or_else(FlushReport::unanswered)
     }
 }
 

@@ -28,7 +28,8 @@ impl Message for Flush {
 /// every router is told everything, and then the publisher stops. Answers when all has arrived or its router is gone,
 /// and after `within` at the latest.
 ///
-/// Under a supervisor the publisher stays shut. Asked again, it answers what it answered before.
+/// Under a supervisor the publisher stays shut. Asked again, it answers what it answered before. Like every message, it is
+/// skipped if whoever sent it has stopped waiting before the publisher came to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Shutdown {
     /// Longest wait for the answer.
@@ -142,6 +143,16 @@ impl Message for AwaitAnnounced {
     type Result = ();
 }
 
+/// [`Shutdown`], for who may stop waiting for its answer: actix skips a message whose sender has dropped that.
+pub(crate) struct ShutdownAnyway {
+    pub(crate) within: Duration,
+    pub(crate) answer: oneshot::Sender<FlushReport>,
+}
+
+impl Message for ShutdownAnyway {
+    type Result = ();
+}
+
 /// Follows [`Shutdown`] through the mailbox: what was sent before it has been handled.
 struct BeginShutdown {
     deadline: Option<Instant>,
@@ -179,13 +190,22 @@ impl Handler<Shutdown> for PublisherActor {
     type Result = ResponseFuture<FlushReport>;
 
     fn handle(&mut self, msg: Shutdown, ctx: &mut Context<Self>) -> Self::Result {
-        let now = self.begin_message(ctx);
         let (answer, report) = oneshot::channel();
+        let within = msg.within;
+        self.handle(ShutdownAnyway { within, answer }, ctx);
+        answer_of(report)
+    }
+}
+
+impl Handler<ShutdownAnyway> for PublisherActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: ShutdownAnyway, ctx: &mut Context<Self>) {
+        let now = self.begin_message(ctx);
         ctx.address().do_send(BeginShutdown {
             deadline: now.checked_add(msg.within),
-            answer,
+            answer: msg.answer,
         });
-        answer_of(report)
     }
 }
 

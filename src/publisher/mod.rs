@@ -12,7 +12,7 @@ use actix::{Actor, ActorFuture, AsyncContext, Context, Handler, Message, Running
 use crate::{
     config::PublisherConfig,
     epoch,
-    metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
+    metrics::{ForwardPassMetrics, InvalidMetrics, KeptMetrics, WorkerRank},
     snapshot::{PublisherId, Ticket},
     turns::Turns,
 };
@@ -43,16 +43,18 @@ use self::{
 #[derive(Debug, Clone)]
 pub struct MetricsChanged {
     worker: WorkerRank,
-    metrics: ForwardPassMetrics,
+    /// Kept small: an envelope of up to 120 bytes takes allocators their shortest way.
+    metrics: KeptMetrics,
     admitted: Option<Ticket>,
 }
 
 impl MetricsChanged {
     /// The worker's present load. Joins the worker's present life, or begins one.
+    #[inline]
     pub fn new(worker: impl Into<WorkerRank>, metrics: ForwardPassMetrics) -> Self {
         Self {
             worker: worker.into(),
-            metrics,
+            metrics: metrics.into(),
             admitted: None,
         }
     }
@@ -410,7 +412,7 @@ impl Handler<MetricsChanged> for PublisherActor {
         tracing::trace!(worker = %msg.worker, "report");
         let reported = self
             .reports
-            .handle_report(msg.worker, msg.metrics, msg.admitted);
+            .handle_kept(msg.worker, msg.metrics, msg.admitted);
         self.handle_reported(ctx, now, reported);
         Ok(())
     }

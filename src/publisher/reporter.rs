@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::{
     PublisherActor,
     reports::{ReporterSlot, WaitingReport},
-    slot::{Offered, Slot},
+    slot::Offered,
 };
 use crate::{
     epoch,
@@ -64,11 +64,7 @@ impl MetricsReporter {
         publisher: Arc<Addr<PublisherActor>>,
         worker: impl Into<WorkerRank>,
     ) -> Self {
-        let slot = Arc::new(ReporterSlot {
-            worker: worker.into(),
-            life: epoch::next(),
-            waiting: Slot::new(),
-        });
+        let slot = Arc::new(ReporterSlot::new(worker.into(), epoch::next()));
         publisher.do_send(ReporterMade(slot.clone()));
         Self {
             slot,
@@ -87,6 +83,7 @@ impl MetricsReporter {
     /// # Errors
     ///
     /// [`ReportError`] if the metrics are not finite, the publisher is gone, or this life of the worker has ended.
+    #[inline]
     pub fn report(&self, metrics: ForwardPassMetrics) -> Result<(), ReportError> {
         if let Err(error) = metrics.check() {
             self.rejected.fetch_add(1, Ordering::Relaxed);
@@ -117,6 +114,7 @@ impl MetricsReporter {
         self.rejected.load(Ordering::Relaxed)
     }
 
+    #[inline]
     fn offer(&self, update: impl FnOnce(&mut WaitingReport)) -> Result<(), ReportError> {
         if !self.publisher.connected() {
             return Err(ReportError::PublisherGone);

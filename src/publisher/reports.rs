@@ -1,6 +1,12 @@
 //! The table of reports: newest metrics and life of every worker rank, one for all links.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+};
 
 use foldhash::fast::RandomState;
 
@@ -144,6 +150,19 @@ pub(crate) struct ReporterSlot {
     /// Drawn when the reporter was made; orders reporters of one worker.
     pub(crate) life: u64,
     pub(crate) waiting: Slot<WaitingReport>,
+    /// Place in the table; the publisher's own, so that it need not look the worker up.
+    place: AtomicU32,
+}
+
+impl ReporterSlot {
+    pub(crate) fn new(worker: WorkerRank, life: u64) -> Self {
+        Self {
+            worker,
+            life,
+            waiting: Slot::new(),
+            place: AtomicU32::new(u32::MAX),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -210,6 +229,16 @@ impl Reports {
         metrics: ForwardPassMetrics,
         admitted: Option<Ticket>,
     ) -> Reported {
+        self.handle_kept(worker, metrics.into(), admitted)
+    }
+
+    /// The same, in the form that is kept.
+    pub(super) fn handle_kept(
+        &mut self,
+        worker: WorkerRank,
+        metrics: KeptMetrics,
+        admitted: Option<Ticket>,
+    ) -> Reported {
         let slot = match self.slots.get(&worker) {
             Some(slot) => *slot,
             None => self.begin(worker, epoch::next(), None),
@@ -217,7 +246,7 @@ impl Reports {
         let Some(row) = &mut self.rows[slot.0 as usize] else {
             return Reported::Late;
         };
-        row.change(slot, Some(metrics.into()), |known| {
+        row.change(slot, Some(metrics), |known| {
             admitted.is_some_and(|ticket| known.merge(ticket))
         })
     }
@@ -259,6 +288,7 @@ impl Reports {
         };
         row.metrics = None;
         row.admitted = Admitted::default();
+        reporter.place.store(slot.0, Relaxed);
         row.reporter = Some(reporter);
         Some(slot)
     }
@@ -287,8 +317,8 @@ impl Reports {
     }
 
     fn row_of(&mut self, reporter: &Arc<ReporterSlot>) -> Option<(WorkerSlot, &mut Report)> {
-        let slot = *self.slots.get(&reporter.worker)?;
-        let row = self.rows[slot.0 as usize].as_mut()?;
+        let slot = WorkerSlot(reporter.place.load(Relaxed));
+        let row = self.rows.get_mut(slot.0 as usize)?.as_mut()?;
         let present = row.reporter.as_ref()?;
         Arc::ptr_eq(present, reporter).then_some((slot, row))
     }
@@ -303,6 +333,9 @@ impl Reports {
             self.rows.push(None);
             WorkerSlot(self.rows.len() as u32 - 1)
         });
+        if let Some(reporter) = &reporter {
+            reporter.place.store(slot.0, Relaxed);
+        }
         self.rows[slot.0 as usize] = Some(Report {
             worker,
             life,
@@ -330,11 +363,7 @@ mod tests {
     }
 
     fn reporter() -> Arc<ReporterSlot> {
-        Arc::new(ReporterSlot {
-            worker: W,
-            life: epoch::next(),
-            waiting: Slot::new(),
-        })
+        Arc::new(ReporterSlot::new(W, epoch::next()))
     }
 
     #[track_caller]

@@ -36,6 +36,7 @@ impl OlderValues {
         RouterHas::Older(place)
     }
 
+    #[inline]
     pub(super) fn at(&self, place: u32) -> &Before {
         &self.values[place as usize]
     }
@@ -63,6 +64,7 @@ pub(super) enum Difference {
 impl Difference {
     /// Compares the newest report with an older one. `rested`: the worker's last urgent change is long enough ago for
     /// another.
+    #[inline]
     pub(super) fn between(
         has: &Before,
         newest: &Report,
@@ -81,6 +83,7 @@ impl Difference {
         }
     }
 
+    #[inline]
     fn between_metrics(
         has: &KeptMetrics,
         newest: &KeptMetrics,

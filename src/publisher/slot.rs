@@ -41,6 +41,7 @@ impl<T: Default> Slot<T> {
     }
 
     /// Lets `update` change the value that waits, or a fresh default.
+    #[inline]
     pub(crate) fn offer(&self, update: impl FnOnce(&mut T)) -> Offered {
         let mut state = self.state();
         if state.closed {
@@ -56,6 +57,7 @@ impl<T: Default> Slot<T> {
     }
 
     /// Takes what waits.
+    #[inline]
     pub(crate) fn take(&self) -> Option<T> {
         let mut state = self.state();
         std::mem::replace(&mut state.waiting, false).then(|| std::mem::take(&mut state.value))
@@ -71,6 +73,7 @@ impl<T: Default> Slot<T> {
         self.state().conflated
     }
 
+    #[inline]
     fn state(&self) -> MutexGuard<'_, State<T>> {
         // Nothing in here panics, and a replaced value is whole at every moment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -15,6 +15,7 @@ pub(super) type Nanos = u64;
 pub(super) const NEVER: Nanos = Nanos::MAX;
 
 /// As many nanoseconds as fit: 584 years or more are for ever.
+#[inline]
 pub(super) fn nanos(duration: Duration) -> Nanos {
     let whole = duration.as_secs().saturating_mul(1_000_000_000);
     whole.saturating_add(u64::from(duration.subsec_nanos()))
@@ -97,15 +98,18 @@ impl Windows {
     }
 
     /// Whether a window is due that no pacing may hold back.
+    #[inline]
     pub(super) fn is_urgent(&self) -> bool {
         !self.urgent.is_empty()
     }
 
     /// Whether a window is due whatever the time.
+    #[inline]
     pub(super) fn is_due_at_once(&self) -> bool {
         !self.urgent.is_empty() || !self.due.is_empty()
     }
 
+    #[inline]
     pub(super) fn phase(&self, slot: u32) -> Phase {
         self.each
             .get(slot as usize)
@@ -113,6 +117,7 @@ impl Windows {
     }
 
     /// When the first window that waits falls due.
+    #[inline]
     pub(super) fn first_deadline(&self) -> Nanos {
         let quiet = (self.quiet.front()).map_or(NEVER, |slot| self.quiet_until(slot));
         let cap = |chain: Chain| chain.front().map_or(NEVER, |slot| self.window(slot).cap);
@@ -162,6 +167,7 @@ impl Windows {
     }
 
     /// The worker of an open window changed: what waits for quiet waits anew, unless it is due already.
+    #[inline]
     pub(super) fn handle_activity(&mut self, slot: u32, significant: bool, now: Nanos) {
         let window = *self.window(slot);
         match window.phase {
@@ -260,14 +266,17 @@ impl Windows {
         };
     }
 
+    #[inline]
     fn quiet_until(&self, slot: u32) -> Nanos {
         self.window(slot).quiet_from.saturating_add(self.debounce)
     }
 
+    #[inline]
     fn window(&self, slot: u32) -> &Window {
         &self.each[slot as usize]
     }
 
+    #[inline]
     fn window_mut(&mut self, slot: u32) -> &mut Window {
         &mut self.each[slot as usize]
     }

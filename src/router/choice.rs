@@ -94,6 +94,7 @@ impl Pricing {
     }
 
     /// What the worker costs a request, but for its prefill.
+    #[inline]
     fn cost(&self, row: &Row, booked: Booked) -> Cost {
         let known = row.known_load();
         let (active, waiting) = match known {
@@ -109,6 +110,7 @@ impl Pricing {
         }
     }
 
+    #[inline]
     fn booked_cost(&self, booked: Booked) -> f64 {
         self.booked_weight * booked.blocks as f64 + self.waiting_weight * booked.requests as f64
     }
@@ -136,6 +138,7 @@ impl Cheapest {
     };
 
     /// Offers `count` candidates of this total, of which `pick` names one at random.
+    #[inline]
     fn offer(
         &mut self,
         rng: &mut fastrand::Rng,
@@ -187,11 +190,13 @@ impl LoadTable {
         })
     }
 
+    #[inline]
     pub(super) fn row(&self, index: u32) -> Option<&Row> {
         self.rows[index as usize].as_ref()
     }
 
     /// What the worker in `index` would cost the request now.
+    #[inline]
     fn price(&self, request: &SelectWorker, index: u32, row: &Row, overlap: u32) -> Cost {
         let missing = request.blocks.saturating_sub(overlap);
         Cost {

@@ -103,12 +103,14 @@ impl CostIndex {
     }
 
     /// All rows that have the lowest cost of the order.
+    #[inline]
     pub(crate) fn lowest(&self, order: Order) -> Option<&[u32]> {
         let (key, rows) = self.buckets.range(Key::new(order, 0.0)..).next()?;
         (key.order() == order).then_some(rows)
     }
 
     /// Whether `row` is among the rows at the lowest cost of its order.
+    #[inline]
     pub(crate) fn is_lowest(&self, row: u32) -> bool {
         let Some(place) = self.places.get(row as usize) else {
             return false;

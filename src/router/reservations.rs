@@ -76,6 +76,7 @@ impl Reservations {
     }
 
     /// What is booked on the worker in `row`.
+    #[inline]
     pub(crate) fn booked(&self, row: u32) -> Booked {
         self.rows
             .get(row as usize)

@@ -46,11 +46,13 @@ impl SelectWorker {
     }
 
     /// The overlap named for the worker, or none.
+    #[inline]
     pub(crate) fn overlap_of(&self, worker: WorkerRank) -> u32 {
         self.place_of(worker)
             .map_or(0, |place| self.overlaps[place].1)
     }
 
+    #[inline]
     fn place_of(&self, worker: WorkerRank) -> Result<usize, usize> {
         // Overlaps mostly come in the order of the workers.
         match self.overlaps.last() {
@@ -97,6 +99,7 @@ pub struct Cost {
 
 impl Cost {
     /// The sum.
+    #[inline]
     pub fn total(&self) -> f64 {
         self.prefill + self.load()
     }
@@ -127,6 +130,7 @@ impl Cost {
     }
 
     /// What does not depend on the request.
+    #[inline]
     pub(crate) fn load(&self) -> f64 {
         self.active + self.waiting + self.booked
     }

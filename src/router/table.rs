@@ -81,6 +81,7 @@ pub(super) struct Row {
 
 impl Row {
     /// Blocks in use and requests waiting, unless they are not known.
+    #[inline]
     pub(super) fn known_load(&self) -> Option<(u64, u64)> {
         let metrics = self.metrics.as_ref().filter(|_| !self.stale)?;
         let waiting = metrics.worker_stats.num_requests_waiting;
@@ -88,6 +89,7 @@ impl Row {
     }
 
     /// Whether it is known to be at or over the threshold, with `booked` blocks on top.
+    #[inline]
     pub(super) fn is_saturated(&self, saturation: f64, booked: u64) -> bool {
         let known = self.metrics.as_ref().filter(|_| !self.stale);
         known.is_some_and(|metrics| metrics.is_saturated(saturation, booked))
