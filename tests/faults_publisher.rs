@@ -381,6 +381,38 @@ fn a_system_that_stops_in_the_middle_hangs_and_panics_nowhere() {
     }
 }
 
+/// Whoever stops waiting for a shutdown has begun it all the same: nothing reported before is lost, nothing after it taken
+/// in silence.
+#[test]
+fn g9_a_shutdown_that_nobody_waits_for_any_more_ends_all_the_same() {
+    virtual_time(async {
+        let slow = PublisherConfig::builder().coalescing(windows(50, 500));
+        let kv = KvMetrics::start(KvMetricsConfig::default().publisher(slow.build().unwrap()));
+        let reporter = kv.reporter(1);
+        reporter.report(load(4)).unwrap();
+        settle().await;
+        for wait in [0, 20] {
+            let log = LogHandle::new();
+            let late = Recorder::answering(&log, [], Answer::ApplyAfter(ms(40)));
+            attach_router(&kv.publisher(), &late.start()).await;
+            kv.publisher().do_send(Block(ms(30)));
+            reporter.report(load(5 + wait)).unwrap();
+            if wait > 0 {
+                let shutdown = tokio::time::timeout(ms(wait), kv.shutdown(ms(200)));
+                assert!(shutdown.await.is_err());
+            }
+            sleep(ms(500)).await;
+            assert_eq!(log.active(1), Some(5 + wait));
+        }
+        assert_eq!(reporter.report(load(6)), Err(ReportError::PublisherGone));
+        assert_eq!(table(&kv.router()).await, table_of(&[(1, 25)]));
+        // Too late for an answer, and in time to stop the router.
+        assert!(!kv.shutdown(ms(100)).await.is_complete());
+        settle().await;
+        assert!(!kv.router().connected());
+    });
+}
+
 /// Not a fault of one: publisher and router die at once, and another pair takes over under the same id.
 #[test]
 fn a_pair_that_takes_over_from_a_dead_pair_begins_anew() {
