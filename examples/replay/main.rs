@@ -27,6 +27,7 @@
 //! Exit codes: 0 if it adds up, 1 if it doesn't (with what differs), 2 for a bad trace or option (with file, line and
 //! reason).
 
+mod calibration;
 mod compare;
 mod comparison;
 mod distribution;
@@ -55,6 +56,7 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
+    calibration::{Calibration, CalibrationError},
     compare::{agreement::Disagreement, plots::PlotError, runner::RunFailed, sweep::SweepError},
     distribution::milliseconds,
     engine::EngineConfig,
@@ -78,6 +80,12 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<(), Failure> {
     if options.compare {
         return comparison::compare(options);
+    }
+    if let Some(folder) = &options.calibrate {
+        let json = options.json.as_deref().map(Output::create).transpose()?;
+        let calibration = Calibration::new(folder)?;
+        print(&calibration)?;
+        return json.map_or(Ok(()), |file| file.write(&calibration));
     }
     if !options.loads.is_empty() {
         return replay_loads(options);
@@ -190,6 +198,8 @@ enum Failure {
     #[error(transparent)]
     Series(#[from] SeriesError),
     #[error(transparent)]
+    Calibration(#[from] CalibrationError),
+    #[error(transparent)]
     Rate(#[from] ScaleError),
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -214,6 +224,7 @@ impl Failure {
         match self {
             Self::Trace(_)
             | Self::Series(_)
+            | Self::Calibration(_)
             | Self::Rate(_)
             | Self::Config(_)
             | Self::Output { .. }

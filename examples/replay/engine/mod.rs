@@ -31,7 +31,17 @@ pub(crate) struct EngineConfig {
     pub(crate) max_batched_tokens: u32,
     /// The share of the blocks that admission leaves to the sequences that run.
     pub(crate) watermark: f64,
+    pub(crate) preempts: Preempts,
     pub(crate) timing: Timing,
+}
+
+/// Who makes room when a running sequence finds no block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Preempts {
+    /// As in Dynamo's simulated engine: the one that was admitted first.
+    Oldest,
+    /// As in vLLM: the one that was admitted last, which loses least.
+    Newest,
 }
 
 impl Default for EngineConfig {
@@ -42,6 +52,7 @@ impl Default for EngineConfig {
             max_sequences: 256,
             max_batched_tokens: 8_192,
             watermark: 0.01,
+            preempts: Preempts::Oldest,
             timing: Timing::default(),
         }
     }
@@ -295,8 +306,8 @@ impl<T: Copy + Ord> Engine<T> {
         self.waiting.is_empty() && self.running.is_empty()
     }
 
-    /// Gives every sequence that needs it a block for its next token. When there is none, the oldest makes room, which
-    /// may be the one in need.
+    /// Gives every sequence that needs it a block for its next token. When there is none, another makes room, or the
+    /// one in need itself.
     ///
     /// This ends: each preemption takes a sequence out, and the last one fits alone. And it gets somewhere over the
     /// passes: a preempted sequence keeps the tokens it has generated, one that decodes adds a token a pass, and one that
@@ -310,18 +321,24 @@ impl<T: Copy + Ord> Engine<T> {
                 sequence.add_block();
                 position += 1;
             } else {
-                self.preempt_oldest(now);
-                position = position.saturating_sub(1);
+                let victim = self.preempt(now);
+                position -= usize::from(victim < position);
             }
         }
     }
 
-    fn preempt_oldest(&mut self, now: Duration) {
-        let oldest = self.running.remove(0);
-        oldest.release(&mut self.blocks);
-        self.events.push(oldest.event(Progress::Preempted, now));
+    /// Takes the place of the one that makes room, which is back at the front of the queue.
+    fn preempt(&mut self, now: Duration) -> usize {
+        let place = match self.config.preempts {
+            Preempts::Oldest => 0,
+            Preempts::Newest => self.running.len() - 1,
+        };
+        let victim = self.running.remove(place);
+        victim.release(&mut self.blocks);
+        self.events.push(victim.event(Progress::Preempted, now));
         self.totals.preemptions += 1;
-        self.waiting.push_front(oldest);
+        self.waiting.push_front(victim);
+        place
     }
 
     /// First in, first out; the first that doesn't fit holds up the rest.

@@ -314,6 +314,26 @@ fn the_oldest_is_preempted_to_the_front_and_keeps_its_tokens() {
 }
 
 #[test]
+fn the_newest_is_preempted_where_that_is_the_rule() {
+    let config = EngineConfig {
+        preempts: Preempts::Newest,
+        ..small()
+    };
+    let requests = [request(640, 4, &[]), request(638, 5, &[])];
+    let expected = [
+        at(0, 0, Admitted),
+        at(0, 1, Admitted),
+        at(1_278, 0, FirstToken),
+        at(1_278, 1, FirstToken),
+        at(1_278, 1, Preempted),
+        // The first goes on alone; then the second computes its 639 tokens again, which yields its second.
+        at(1_281, 0, Finished),
+        at(1_281 + 639 + 3, 1, Finished),
+    ];
+    assert_eq!(run(&mut engine(config, &requests)), expected);
+}
+
+#[test]
 fn requests_that_never_fit_together_all_finish() {
     let requests: Vec<_> = (0..8)
         .map(|n| request(350 + 30 * n, 700, &[u64::from(n), 100 + u64::from(n)]))
@@ -378,6 +398,11 @@ fn random_loads_are_served_to_the_end() {
             max_sequences: rng.usize(1..12),
             max_batched_tokens: rng.u32(8..1_000),
             watermark: rng.f64() * 0.2,
+            preempts: if rng.bool() {
+                Preempts::Oldest
+            } else {
+                Preempts::Newest
+            },
             ..small()
         };
         let mut engine = engine(config, &[]);

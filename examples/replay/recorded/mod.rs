@@ -203,7 +203,9 @@ impl Error {
         });
         Self {
             mean: weighted / total,
-            p95: p95.or(errors.last()).map_or(0.0, |(error, _)| *error),
+            p95: p95
+                .or_else(|| errors.last())
+                .map_or(0.0, |(error, _)| *error),
         }
     }
 }
