@@ -162,6 +162,10 @@ impl KvMetrics {
     /// # Errors
     ///
     /// [`SelectError`] if no worker may be chosen or no router runs just now.
+    ///
+    /// # Panics
+    ///
+    /// On a tokio runtime that was built without timers.
     pub async fn select(&self, request: SelectWorker) -> Result<Selection, SelectError> {
         use SelectError::{NoWorkers, NoneAllowed, UnknownWorker};
         match self.select_once(request.clone()).await {
@@ -170,9 +174,10 @@ impl KvMetrics {
                     router: self.router().recipient(),
                     within: NEWS_WITHIN,
                 };
-                match self.0.publisher.send(announced).await {
-                    Ok(()) => self.select_once(request).await,
-                    Err(_) => Err(unknown),
+                // The publisher keeps the time itself, unless its arbiter is blocked.
+                match heard_within(NEWS_WITHIN, self.0.publisher.send(announced)).await {
+                    Some(Err(_)) => Err(unknown),
+                    Some(Ok(())) | None => self.select_once(request).await,
                 }
             }
             answer => answer,
@@ -201,19 +206,23 @@ impl KvMetrics {
         let (answer, report) = oneshot::channel();
         let shutdown = ShutdownAnyway { within, answer };
         self.0.publisher.do_send(shutdown);
-        let report = if tokio::runtime::Handle::try_current().is_ok() {
-            // The publisher keeps the time itself, unless its arbiter is blocked.
-            let longest = within.saturating_add(ARBITER_BLOCKED);
-            let report = actix::clock::timeout(longest, report).await;
-            report.ok().and_then(Result::ok)
-        } else {
-            report.await.ok()
-        };
+        // The same holds here.
+        let longest = within.saturating_add(ARBITER_BLOCKED);
+        let report = heard_within(longest, report).await.and_then(Result::ok);
         let mut present = self.0.write();
         present.state = RouterState::ShutDown;
         present.address.do_send(StopRouter);
         drop(present);
         report.unwrap_or_else(FlushReport::unanswered)
+    }
+}
+
+/// What comes within `longest`; outside a tokio runtime, which has the clock, whatever comes.
+async fn heard_within<F: Future>(longest: Duration, answer: F) -> Option<F::Output> {
+    if tokio::runtime::Handle::try_current().is_ok() {
+        actix::clock::timeout(longest, answer).await.ok()
+    } else {
+        Some(answer.await)
     }
 }
 

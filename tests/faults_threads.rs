@@ -137,6 +137,38 @@ fn a_flush_and_a_shutdown_beside_blocked_arbiters_answer_in_their_time() {
     });
 }
 
+/// A request for workers that nobody knows waits for news from the publisher, and not longer than it says if that is held
+/// up; a request that can be placed does not wait at all.
+#[test]
+fn a_request_beside_a_blocked_publisher_is_answered_in_a_second() {
+    System::new().block_on(async {
+        let [first] = arbiters();
+        let kv = KvMetrics::start(KvMetricsConfig::default().publisher_arbiter(first.handle()));
+        assert!(flush(&kv.publisher(), 20_000).await.is_complete());
+        let (blocked, unblock) = std::sync::mpsc::channel::<()>();
+        let released = Arc::new(AtomicBool::new(false));
+        let is_released = released.clone();
+        let (begun, is_blocked) = tokio::sync::oneshot::channel();
+        assert!(first.spawn_fn(move || {
+            begun.send(()).unwrap();
+            // So long that whoever waits for it is noticed.
+            let _ = unblock.recv_timeout(ms(15_000));
+            is_released.store(true, Ordering::SeqCst);
+        }));
+        is_blocked.await.unwrap();
+        let nobody = kv.select(SelectWorker::blocks(1)).await.unwrap_err();
+        assert_eq!(nobody, SelectError::NoWorkers);
+        assert!(!released.load(Ordering::SeqCst), "waited for the publisher");
+        drop(blocked);
+        let reporter = kv.reporter(1);
+        reporter.report(load(5)).unwrap();
+        let chosen = kv.select(SelectWorker::blocks(1)).await.unwrap();
+        assert_eq!(chosen.worker(), w(1));
+        drop(reporter);
+        end([first]);
+    });
+}
+
 /// The router's thread ends: the loss is announced, and a router elsewhere is told everything.
 #[test]
 fn g9_a_router_whose_arbiter_stopped_is_announced_and_replaced() {
