@@ -15,6 +15,7 @@ mod faults;
 mod flood;
 mod latency;
 mod memory;
+mod mishaps;
 mod neighbour;
 mod routers;
 mod soak;
