@@ -115,6 +115,18 @@ fn a_whole_run_splits_a_pulse_as_the_table_does() {
 }
 
 #[test]
+fn reports_that_travel_are_older_and_nobody_waits_for_the_first() {
+    let (trace, mut scenario) = (pulse(), scenario(OURS));
+    let age = |scenario: &Scenario| {
+        let outcome = Simulation::new(&trace, scenario).unwrap().run().unwrap();
+        outcome.age.p50
+    };
+    let at_once = age(&scenario);
+    scenario.report_latency = Duration::from_millis(3);
+    assert_eq!((at_once, age(&scenario)), (1.0, 4.0));
+}
+
+#[test]
 fn a_snapshot_ends_only_the_bookings_that_it_can_have_seen() {
     let now = start();
     let mut table = table(now);

@@ -40,6 +40,8 @@ pub(crate) struct Simulation<'a> {
     /// The instant that is the start of the run.
     base: Instant,
     now: Duration,
+    /// Of messages to a router and of its answers. None at the start: who is there is known before the first request.
+    latency: Duration,
     agenda: Agenda,
     sites: Vec<Site>,
     /// Each router with the feed that informs it.
@@ -68,6 +70,7 @@ impl<'a> Simulation<'a> {
             scenario,
             base,
             now: Duration::ZERO,
+            latency: Duration::ZERO,
             agenda: Agenda::default(),
             sites,
             posts: (0..scenario.routers.max(1) as u64)
@@ -129,6 +132,7 @@ impl<'a> Simulation<'a> {
             self.say(worker);
         }
         self.pump();
+        self.latency = self.scenario.report_latency;
         for (at, incident) in &self.scenario.incidents {
             self.agenda.enter(*at, Event::Incident(*incident));
         }
@@ -365,7 +369,7 @@ impl<'a> Simulation<'a> {
 
     /// Sends what the feeds have.
     fn pump(&mut self) {
-        let (now, latency) = (self.instant(), self.scenario.report_latency);
+        let (now, latency) = (self.instant(), self.latency);
         for post in 0..self.posts.len() {
             while let Some(snapshot) = self.posts[post].feed.poll_message(now) {
                 self.measures.handle_sent(&snapshot, latency);
@@ -383,7 +387,7 @@ impl<'a> Simulation<'a> {
         if post == 0 {
             self.measures.handle_delivered(self.now, &snapshot);
         }
-        let (now, latency) = (self.instant(), self.scenario.report_latency);
+        let (now, latency) = (self.instant(), self.latency);
         let Post { feed, router } = &mut self.posts[post];
         let sequence = snapshot.sequence;
         let ack = router.handle_snapshot(snapshot, now);
