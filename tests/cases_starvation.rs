@@ -213,15 +213,16 @@ fn case_6_no_kind_of_message_keeps_the_timer_from_its_turn() {
             let start = clock::Instant::now();
             publisher.do_send(Feed {
                 what,
-                until: start + ms(3_000),
+                until: start + ms(10_000),
             });
             report(&publisher, 1, 7).await;
-            while log.active(1) != Some(7) && start.elapsed() < ms(2_500) {
+            while log.active(1) != Some(7) && start.elapsed() < ms(9_000) {
                 tokio::task::yield_now().await;
             }
-            let took = start.elapsed();
+            let in_time = log.active(1) == Some(7);
             publisher.do_send(StopIt);
-            assert!(took < ms(1_500), "{kind}: {took:?}");
+            // In milliseconds, but for a busy machine; starved, it would be after the flood.
+            assert!(in_time, "{kind}");
         }
     });
 }

@@ -10,8 +10,8 @@ use std::{cell::RefCell, rc::Rc};
 use actix_kv_metrics::{
     AttachRouter, Backoff, Coalescing, DetachRouter, Flush, FlushReport, GetRouterStats, KvMetrics,
     KvMetricsConfig, LinkId, MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig,
-    ReportError, RouterActor, SelectWorker, Shutdown, WorkerJoined, WorkerLeft,
-    actix::{Actor, Addr, Arbiter, MailboxError, System, clock},
+    ReportError, RouterActor, SelectWorker, Shutdown, WorkerLeft,
+    actix::{Actor, Addr, MailboxError, clock},
 };
 use common::{faults::*, publishers::*, *};
 
@@ -329,56 +329,6 @@ fn attach_and_detach_churn_leaves_nothing_behind() {
                 .is_complete()
         );
     });
-}
-
-/// The system stops in the middle, as it pleases: lossy, as documented, but nobody panics or hangs.
-#[test]
-fn a_system_that_stops_in_the_middle_hangs_and_panics_nowhere() {
-    for round in 0..6 {
-        let runner = System::new();
-        let arbiters: Vec<Arbiter> =
-            runner.block_on(async { (0..3).map(|_| Arbiter::new()).collect() });
-        let (sent, reporters) = std::sync::mpsc::channel();
-        let handles: Vec<_> = arbiters.iter().map(Arbiter::handle).collect();
-        runner.block_on(async move {
-            let config = KvMetricsConfig::default()
-                .publisher_arbiter(handles[0].clone())
-                .router_arbiter(handles[1].clone());
-            let kv = KvMetrics::start(config);
-            let reporter = kv.reporter(1);
-            for value in 0..1_000 {
-                reporter.report(load(value)).unwrap();
-                kv.publisher().do_send(MetricsChanged::new(2, load(value)));
-            }
-            let elsewhere = kv.clone();
-            handles[2].spawn(async move {
-                // Whatever it says, it says something.
-                let _ = elsewhere.select(SelectWorker::blocks(1)).await;
-                let _ = elsewhere.shutdown(ms(50)).await;
-            });
-            match round % 3 {
-                0 => System::current().stop(),
-                1 => {
-                    let _ = kv.select(SelectWorker::blocks(1)).await;
-                    System::current().stop();
-                }
-                _ => {
-                    let flush = kv.publisher().send(Flush { within: ms(20) });
-                    System::current().stop();
-                    let _ = actix_rt::time::timeout(ms(2_000), flush).await;
-                }
-            }
-            sent.send((reporter, kv.publisher())).unwrap();
-        });
-        for arbiter in arbiters {
-            arbiter.stop();
-            assert!(arbiter.join().is_ok(), "{round}");
-        }
-        let (reporter, publisher) = reporters.recv().unwrap();
-        // Its thread has ended: the loss is an error from now on.
-        assert_eq!(reporter.report(load(1)), Err(ReportError::PublisherGone));
-        assert!(publisher.try_send(WorkerJoined { worker: w(3) }).is_err());
-    }
 }
 
 /// Whoever stops waiting for a shutdown has begun it all the same: nothing reported before is lost, nothing after it taken

@@ -16,7 +16,7 @@ use std::{
 use actix_kv_metrics::{
     Backoff, Coalescing, DetachRouter, Flush, FlushReport, KvMetrics, KvMetricsConfig,
     MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig, ReportError, RouterActor,
-    RouterConfig, SelectError, SelectWorker, WorkerLeft,
+    RouterConfig, SelectError, SelectWorker, WorkerJoined, WorkerLeft,
     actix::{Actor, Addr, Arbiter, System, clock},
 };
 use common::{faults::*, publishers::*, *};
@@ -346,4 +346,54 @@ fn g9_churn_of_everything_under_load_ends_with_the_truth() {
         assert!(kv.shutdown(ms(20_000)).await.is_complete());
         end([first, second, third]);
     });
+}
+
+/// The system stops in the middle, as it pleases: lossy, as documented, but nobody panics or hangs.
+#[test]
+fn a_system_that_stops_in_the_middle_hangs_and_panics_nowhere() {
+    for round in 0..6 {
+        let runner = System::new();
+        let arbiters: Vec<Arbiter> =
+            runner.block_on(async { (0..3).map(|_| Arbiter::new()).collect() });
+        let (sent, reporters) = std::sync::mpsc::channel();
+        let handles: Vec<_> = arbiters.iter().map(Arbiter::handle).collect();
+        runner.block_on(async move {
+            let config = KvMetricsConfig::default()
+                .publisher_arbiter(handles[0].clone())
+                .router_arbiter(handles[1].clone());
+            let kv = KvMetrics::start(config);
+            let reporter = kv.reporter(1);
+            for value in 0..1_000 {
+                reporter.report(load(value)).unwrap();
+                kv.publisher().do_send(MetricsChanged::new(2, load(value)));
+            }
+            let elsewhere = kv.clone();
+            handles[2].spawn(async move {
+                // Whatever it says, it says something.
+                let _ = elsewhere.select(SelectWorker::blocks(1)).await;
+                let _ = elsewhere.shutdown(ms(50)).await;
+            });
+            match round % 3 {
+                0 => System::current().stop(),
+                1 => {
+                    let _ = kv.select(SelectWorker::blocks(1)).await;
+                    System::current().stop();
+                }
+                _ => {
+                    let flush = kv.publisher().send(Flush { within: ms(20) });
+                    System::current().stop();
+                    let _ = actix_rt::time::timeout(ms(2_000), flush).await;
+                }
+            }
+            sent.send((reporter, kv.publisher())).unwrap();
+        });
+        for arbiter in arbiters {
+            arbiter.stop();
+            assert!(arbiter.join().is_ok(), "{round}");
+        }
+        let (reporter, publisher) = reporters.recv().unwrap();
+        // Its thread has ended: the loss is an error from now on.
+        assert_eq!(reporter.report(load(1)), Err(ReportError::PublisherGone));
+        assert!(publisher.try_send(WorkerJoined { worker: w(3) }).is_err());
+    }
 }

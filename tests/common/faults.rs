@@ -3,15 +3,15 @@
 use std::{collections::BTreeMap, future::Future, time::Duration};
 
 use actix_kv_metrics::{
-    AttachRouter, ForwardPassMetrics, GetLoads, LinkId, PublisherActor, RouterActor, RouterConfig,
-    WorkerRank,
+    AttachRouter, ForwardPassMetrics, GetLoads, LinkId, MetricsChanged, PublisherActor,
+    RouterActor, RouterConfig, WorkerJoined, WorkerLeft, WorkerRank,
     actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler, clock, fut::wrap_future},
 };
 
 use super::{
-    ms,
+    load, ms,
     publishers::{Block, Capacity, PanicIt, StopIt},
-    sleep,
+    sleep, w,
 };
 
 /// Blocks in use of every worker, `None` before its first report.
@@ -20,7 +20,7 @@ pub type Table = BTreeMap<WorkerRank, Option<u64>>;
 /// A table of ranks 0.
 pub fn table_of(loads: &[(u64, u64)]) -> Table {
     let rows = loads.iter();
-    rows.map(|(worker, active)| (super::w(*worker), Some(*active)))
+    rows.map(|(worker, active)| (w(*worker), Some(*active)))
         .collect()
 }
 
@@ -44,6 +44,34 @@ pub async fn table(router: &Addr<RouterActor>) -> Table {
         .collect()
 }
 
+/// Reports, joins and departures of six workers at random; what is true in the end.
+pub async fn traffic(
+    publisher: &Addr<PublisherActor>,
+    rng: &mut fastrand::Rng,
+    steps: u64,
+    truth: &mut Table,
+) {
+    for _ in 0..steps {
+        let worker = w(rng.u64(..6));
+        match rng.u32(..10) {
+            0 => {
+                publisher.do_send(WorkerLeft { worker });
+                truth.remove(&worker);
+            }
+            1 => {
+                publisher.do_send(WorkerJoined { worker });
+                truth.entry(worker).or_insert(None);
+            }
+            _ => {
+                let active = rng.u64(..1_000);
+                publisher.do_send(MetricsChanged::new(worker, load(active)));
+                truth.insert(worker, Some(active));
+            }
+        }
+        sleep(ms(rng.u64(..4))).await;
+    }
+}
+
 /// Polls, in real time, until it is so; a bound that only a hang reaches.
 pub async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
     let begun = clock::Instant::now();
@@ -58,7 +86,7 @@ impl super::LogHandle {
     pub fn told_of(&self, worker: u64) -> Vec<u64> {
         let log = self.0.borrow();
         let loads = log.raw.iter().flat_map(|snapshot| &snapshot.workers);
-        let loads = loads.filter(|load| load.worker == super::w(worker));
+        let loads = loads.filter(|load| load.worker == w(worker));
         let active = |metrics: &ForwardPassMetrics| metrics.kv_stats.kv_active_blocks;
         loads
             .filter_map(|load| load.metrics.as_ref().map(active))
