@@ -129,6 +129,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> + Clone {
 struct Router {
     link: Link,
     in_flight: Option<LoadSnapshot>,
+    /// It was attached again since that was sent, with other windows: whether it is a full one is not remembered.
+    renewed: bool,
     acknowledged: Option<u64>,
     has: BTreeMap<WorkerRank, (u64, Option<ForwardPassMetrics>)>,
 }
@@ -166,6 +168,7 @@ impl History {
                 Router {
                     link: Link::new(LinkId::new(id), settings, Backoff::default(), now),
                     in_flight: None,
+                    renewed: false,
                     acknowledged: None,
                     has: BTreeMap::new(),
                 }
@@ -193,9 +196,10 @@ impl History {
             Step::Flush(at) => self.routers[at].link.handle_flush(),
             Step::RetryNow(at) => self.routers[at].link.handle_retry_now(),
             Step::AttachAgain(at, windows) => {
-                let link = &mut self.routers[at].link;
-                if !link.is_lost() {
-                    link.handle_attached_again(windows, self.now);
+                let router = &mut self.routers[at];
+                if !router.link.is_lost() {
+                    router.renewed |= windows.is_some();
+                    router.link.handle_attached_again(windows, self.now);
                 }
             }
             Step::Restart(at, arrived) => {
@@ -293,6 +297,7 @@ impl History {
             SnapshotKind::Closed => prop_assert!(false, "a link closes nothing"),
         }
         router.in_flight = Some(snapshot);
+        router.renewed = false;
         Ok(())
     }
 
@@ -318,9 +323,13 @@ impl History {
         match answer {
             Answer::Applied => router.acknowledged = Some(sequence),
             // In answer to a full one it is a failure.
-            Answer::NeedFull if !was_full => {
+            Answer::NeedFull if !was_full || router.renewed => {
                 router.acknowledged = Some(sequence);
-                prop_assert!(router.link.is_due(self.now, Duration::ZERO));
+                prop_assert!(
+                    router
+                        .link
+                        .is_due(self.latest.max(self.now), Duration::ZERO)
+                );
             }
             Answer::Gone => prop_assert!(router.link.poll_timeout().is_none()),
             _ => {

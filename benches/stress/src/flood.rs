@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix::{Actor, Addr, Arbiter, ArbiterHandle, Context, Handler, Message, System};
+use actix::{Actor, Addr, Arbiter, ArbiterHandle, System};
 use actix_kv_metrics::{
     AttachRouter, Coalescing, ForwardPassMetrics, GetLoads, GetPublisherStats, MetricsChanged,
     MetricsReporter, PublisherActor, PublisherConfig, PublisherStats, RouterActor, RouterConfig,
@@ -26,7 +26,7 @@ use crate::{
     checks::Checks,
     cores::{Lost, Thread},
     latency::{Probed, probe},
-    memory,
+    machine, memory,
     routers::{Arrivals, Tap},
 };
 
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options, sending: Sending) -> Checks {
 async fn flood(options: &Options, sending: Sending) -> Checks {
     let mut checks = Checks::default();
     let length = Duration::from_secs(options.seconds);
-    let machine = busy_machine(length).await;
+    let machine = machine::busy(THREADS, TURN, PROBE_EVERY, length).await;
     let arbiter = Arbiter::new();
     let debounce = Duration::from_millis(options.debounce);
     let (publisher, router, arrivals) = start(&arbiter.handle(), debounce).await;
@@ -135,39 +135,6 @@ async fn flood(options: &Options, sending: Sending) -> Checks {
     checks
 }
 
-/// The same load without the component.
-async fn busy_machine(length: Duration) -> Probed {
-    let arbiter = Arbiter::new();
-    let echo = Echo::start_in_arbiter(&arbiter.handle(), |_| Echo);
-    let stop = Arc::new(AtomicBool::new(false));
-    let spinning: Vec<_> = (0..THREADS)
-        .map(|_| {
-            let stop = stop.clone();
-            thread::spawn(move || while !stop.load(Ordering::Relaxed) {})
-        })
-        .collect();
-    let stopped = stop.clone();
-    arbiter.spawn(async move {
-        while !stopped.load(Ordering::Relaxed) {
-            let turn = Instant::now();
-            while turn.elapsed() < TURN {}
-            actix_rt::task::yield_now().await;
-        }
-    });
-    let probed = probe(PROBE_EVERY, Instant::now() + length, || {
-        let answer = echo.send(Call);
-        async { answer.await.is_ok() }
-    });
-    let probed = probed.await;
-    stop.store(true, Ordering::Relaxed);
-    for thread in spinning {
-        let _ = thread.join();
-    }
-    arbiter.stop();
-    let _ = arbiter.join();
-    probed
-}
-
 async fn start(
     arbiter: &ArbiterHandle,
     debounce: Duration,
@@ -227,25 +194,6 @@ impl Flood {
             }
         }
     }
-}
-
-/// Answers.
-struct Echo;
-
-impl Actor for Echo {
-    type Context = Context<Self>;
-}
-
-struct Call;
-
-impl Message for Call {
-    type Result = ();
-}
-
-impl Handler<Call> for Echo {
-    type Result = ();
-
-    fn handle(&mut self, _: Call, _: &mut Context<Self>) {}
 }
 
 /// Asks the publisher again and again how far it is; the questions wait in the same mailbox.

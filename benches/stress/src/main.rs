@@ -14,6 +14,7 @@ mod cores;
 mod faults;
 mod flood;
 mod latency;
+mod machine;
 mod memory;
 mod mishaps;
 mod neighbour;

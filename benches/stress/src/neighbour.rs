@@ -1,4 +1,6 @@
 //! Requests are placed while everything of a large fleet is built, applied, or removed.
+//!
+//! A plain actor on an arbiter as busy comes first: where the machine adds more than the limit, twice that is the limit.
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,7 @@ use clap::Args;
 use crate::{
     checks::Checks,
     latency::{Probed, probe},
+    machine,
 };
 
 #[derive(Debug, Args)]
@@ -33,6 +36,11 @@ async fn neighbour(options: &Options) -> Checks {
     let mut checks = Checks::default();
     let length = Duration::from_secs(options.seconds);
 
+    checks.section("a plain actor on a busy arbiter");
+    let machine = machine::busy(1, TURN, EVERY, length).await;
+    checks.figure("a message every 1 ms", &machine.answers);
+    let limit = LIMIT.max(2 * machine.answers.percentile(0.99));
+
     checks.section("nothing to do");
     let (router_side, router) = router().await;
     let _ = router.send(everything(1, options.workers)).await;
@@ -47,13 +55,13 @@ async fn neighbour(options: &Options) -> Checks {
     let mut applied = Vec::new();
     let found = ask_while(&router, length, async |_| {
         sequence += 1;
-        let full = everything(sequence, options.workers);
+        let full = made(sequence, options.workers).await;
         let sent = Instant::now();
         let _ = router.send(full).await;
         applied.push(sent.elapsed());
     });
     let found = found.await;
-    judge(&mut checks, &found, Some(LIMIT));
+    judge(&mut checks, &found, limit);
     figure_times(&checks, "from its sending to its acknowledgement", &applied);
 
     checks.section("all workers leave, and come back, one after another");
@@ -65,11 +73,14 @@ async fn neighbour(options: &Options) -> Checks {
         let _ = router.send(one).await;
         removed.push(sent.elapsed());
         sequence += 1;
-        let _ = router.send(everything(sequence, options.workers)).await;
+        let _ = router.send(made(sequence, options.workers).await).await;
     });
     let found = found.await;
-    judge(&mut checks, &found, Some(LIMIT));
+    judge(&mut checks, &found, limit);
     figure_times(&checks, "removing them all", &removed);
+
+    checks.section("what is done in one turn of the router");
+    one_turn(&checks, &router, options.workers).await;
     router_side.stop();
     let _ = router_side.join();
 
@@ -78,21 +89,22 @@ async fn neighbour(options: &Options) -> Checks {
         checks.section(&format!(
             "a publisher builds full snapshots; {arbiters} {noun}"
         ));
-        published(&mut checks, options, length, arbiters).await;
+        published(&mut checks, options, limit, arbiters).await;
     }
     checks
 }
 
 async fn router() -> (Arbiter, Addr<RouterActor>) {
     let arbiter = Arbiter::new();
-    let router = RouterActor::start_in_arbiter(&arbiter.handle(), |_| {
-        RouterActor::new(RouterConfig::default())
-    });
+    let config = RouterConfig::builder().reservation_ttl(TTL).build();
+    let config = config.expect("it is within its bounds");
+    let router = RouterActor::start_in_arbiter(&arbiter.handle(), |_| RouterActor::new(config));
     (arbiter, router)
 }
 
 /// A publisher and a router; the router is attached again and again, and so gets everything again and again.
-async fn published(checks: &mut Checks, options: &Options, length: Duration, arbiters: u32) {
+async fn published(checks: &mut Checks, options: &Options, limit: Duration, arbiters: u32) {
+    let length = Duration::from_secs(options.seconds);
     let (router_side, router) = router().await;
     let publisher_side = (arbiters == 2).then(Arbiter::new);
     let side = publisher_side.as_ref().unwrap_or(&router_side).handle();
@@ -123,7 +135,7 @@ async fn published(checks: &mut Checks, options: &Options, length: Duration, arb
     let found = found.await;
     let stats = publisher.send(GetPublisherStats).await.expect("it lives");
     checks.figure("full snapshots", stats.links[0].delivery.full);
-    judge(checks, &found, (arbiters == 2).then_some(LIMIT));
+    judge(checks, &found, limit);
     figure_times(checks, "building one, in one turn of the publisher", &built);
     figure_times(checks, "until it was acknowledged", &told);
     for side in [Some(router_side), publisher_side].into_iter().flatten() {
@@ -151,7 +163,7 @@ async fn ask_while(
 ) -> Probed {
     let end = Instant::now() + length;
     let asked = router.clone();
-    let asking = actix_rt::spawn(probe(Duration::from_millis(1), end, move || {
+    let asking = actix_rt::spawn(probe(EVERY, end, move || {
         let answer = asked.send(SelectWorker::blocks(1));
         async { matches!(answer.await, Ok(Ok(_))) }
     }));
@@ -163,19 +175,32 @@ async fn ask_while(
     asking.await.expect("it does not panic")
 }
 
-fn judge(checks: &mut Checks, found: &Probed, limit: Option<Duration>) {
-    let name = "SelectWorker every 1 ms";
-    // What is late because the asking thread was is not the router's doing.
-    match limit {
-        Some(limit) => checks.check(
-            found.answers.percentile(0.99) <= limit && found.refused == 0,
-            name,
-            &found.answers,
-            &format!("p99 at most {limit:?}"),
-        ),
-        None => checks.figure(name, &found.answers),
-    }
+fn judge(checks: &mut Checks, found: &Probed, limit: Duration) {
+    checks.check(
+        found.answers.percentile(0.99) <= limit && found.refused == 0,
+        "SelectWorker every 1 ms",
+        &found.answers,
+        &format!("p99 at most {limit:.1?}"),
+    );
     checks.figure("the asking thread was woken late by", &found.machine);
+}
+
+/// What a request may have to wait for because it is not done in pieces.
+async fn one_turn(checks: &Checks, router: &Addr<RouterActor>, workers: u64) {
+    let started = Instant::now();
+    let loads = router.send(GetLoads).await.expect("it lives");
+    let name = format!("GetLoads of {} workers", loads.len());
+    checks.figure(&name, format!("{:.1?}", started.elapsed()));
+    for _ in 0..workers {
+        let selection = router.send(SelectWorker::blocks(1)).await;
+        let selection = selection.expect("it lives").expect("there are workers");
+        let _ = selection.into_ticket();
+    }
+    actix_rt::time::sleep(TTL).await;
+    let started = Instant::now();
+    let _ = router.send(SelectWorker::blocks(1)).await;
+    let name = format!("SelectWorker when {workers} bookings have expired");
+    checks.figure(&name, format!("{:.1?}", started.elapsed()));
 }
 
 fn figure_times(checks: &Checks, name: &str, times: &[Duration]) {
@@ -190,6 +215,12 @@ fn figure_times(checks: &Checks, name: &str, times: &[Duration]) {
 
 fn load(worker: u64) -> ForwardPassMetrics {
     ForwardPassMetrics::new(1 + worker % 5_000, 16_384, worker % 7)
+}
+
+/// The same, made on another thread than the one that asks.
+async fn made(sequence: u64, workers: u64) -> LoadSnapshot {
+    let made = actix_rt::task::spawn_blocking(move || everything(sequence, workers));
+    made.await.expect("it does not panic")
 }
 
 /// Everything of a publisher with this many workers.
@@ -210,5 +241,9 @@ fn everything(sequence: u64, workers: u64) -> LoadSnapshot {
     }
 }
 
+const TTL: Duration = Duration::from_secs(5);
+const EVERY: Duration = Duration::from_millis(1);
+/// As long as a piece of a large snapshot.
+const TURN: Duration = Duration::from_micros(300);
 /// What a neighbour may wait.
 const LIMIT: Duration = Duration::from_millis(5);
