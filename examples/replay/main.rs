@@ -4,23 +4,27 @@
 //! ```text
 //! cargo run --release --example replay
 //! cargo run --release --example replay -- --trace mooncake-conversation.jsonl --spread --workers 16
+//! cargo run --release --example replay -- --compare --workers 16 --plot plots
 //! cargo run --release --example replay -- --help
 //! ```
+//!
+//! `--compare` and `--sweep` run the crate's cores under other ways of knowing load; `--loads` and `--calibrate` take
+//! recorded loads. What they found is in `README.md`.
 //!
 //! Expected output, the same each time for the same options (the figures follow the crate's defaults):
 //!
 //! ```text
 //! trace built-in, seed 1, arrivals as recorded, rate × 1
 //! 8 workers, debounce 1 ms, max_delay 10 ms, seed 1
-//! ┌─────────────────────┬───────┬───────┬────────┬────────┐
-//! │ milliseconds        ┆  mean ┆   p50 ┆    p99 ┆    max │
-//! ╞═════════════════════╪═══════╪═══════╪════════╪════════╡
-//! │ time to first token ┆ 311.3 ┆ 206.2 ┆ 1354.9 ┆ 1763.6 │
+//! ┌─────────────────────┬───────┬───────┬───────┬────────┬────────┐
+//! │ milliseconds        ┆  mean ┆   p50 ┆   p90 ┆    p99 ┆    max │
+//! ╞═════════════════════╪═══════╪═══════╪═══════╪════════╪════════╡
+//! │ time to first token ┆ 231.4 ┆ 101.7 ┆ 679.0 ┆ 1267.7 ┆ 1682.2 │
 //! …
 //! │ requests finished ┆   3958 │
 //! …
-//! requests per worker: 497 475 528 510 459 504 482 503
-//! prefix hit rate 49.2 %, 296.7 s of virtual time
+//! requests per worker: 425 479 542 542 508 482 461 519
+//! prefix hit rate 70.3 %, 296.7 s of virtual time
 //! adds up: every request came to its end, nothing is left booked, the router knows the engines' truth
 //! ```
 //!

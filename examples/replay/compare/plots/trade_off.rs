@@ -67,16 +67,22 @@ pub(super) fn draw(area: &Area<'_>, rows: &[Finished], about: &str) -> Drawn {
     let mut names = Names::within(heights, dots);
     for point in &points {
         let (right, height) = chart.backend_coord(&(point.x, point.y));
-        if let Some(height) = names.place(right + 8, height, &point.name) {
-            let at = relative(&area, (right + 8, height - 6));
-            let style = text(SMALL - 3, color_of(point.family));
+        if let Some(name_height) = names.place(right + 8, height, &point.name) {
+            let color = color_of(point.family);
+            let at = |x, y| relative(&area, (x, y));
+            if (name_height - height).abs() > LINE_HEIGHT {
+                let ends = [at(right, height), at(right + 6, name_height)];
+                area.draw(&PathElement::new(ends, color.mix(0.4)))?;
+            }
+            let style = text(SMALL - 3, color);
+            let at = at(right + 8, name_height - 6);
             area.draw(&Text::new(point.name.clone(), at, style))?;
         }
     }
     for (line, words) in (0..).zip(beyond_in_words(&beyond)) {
         area.draw(&Text::new(
             words,
-            (90, 6 + line * 16),
+            (104, 6 + line * 16),
             text(SMALL - 1, GREY),
         ))?;
     }
