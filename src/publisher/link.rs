@@ -388,14 +388,19 @@ impl Link {
         self.state = LinkState::Lost;
     }
 
+    /// When the snapshot in flight will have been unanswered for long; `None`: nothing is, or that has been told.
+    pub(super) fn silent_at(&self) -> Option<Instant> {
+        match self.state {
+            LinkState::InFlight { since, .. } if !self.silence_told => Some(later(since, SILENCE)),
+            _ => None,
+        }
+    }
+
     /// Warns once if the snapshot in flight has been unanswered for long.
     pub(super) fn tell_silence(&mut self, now: Instant) {
-        let LinkState::InFlight { since, .. } = self.state else {
-            return;
-        };
-        if !self.silence_told && now.saturating_duration_since(since) > SILENCE {
+        if self.silent_at().is_some_and(|at| at <= now) {
             self.silence_told = true;
-            tracing::warn!(link = %self.id, "a router has not answered a snapshot for more than a second");
+            tracing::warn!(link = %self.id, "a router has not answered a snapshot for a second");
         }
     }
 

@@ -103,7 +103,7 @@ pub struct PublisherActor {
     next_link: u64,
     sequence: u64,
     timer: DeadlineTimer,
-    /// When reports have kept the timer from its turn for too long.
+    /// When reports have kept the timer from its turn for too long, or a router has been silent for long.
     overdue_at: Option<Instant>,
     /// [`AfterMessages`] is on the context.
     after_messages: bool,
@@ -207,7 +207,9 @@ impl PublisherActor {
             .filter_map(|attached| attached.link.poll_timeout())
             .chain(deadlines)
             .min();
-        self.overdue_at = wanted.map(|wanted| wanted + TICK);
+        let silent = self.attached.iter().filter_map(|a| a.link.silent_at());
+        let overdue = wanted.map(|wanted| wanted + TICK);
+        self.overdue_at = silent.chain(overdue).min();
         self.timer.reconcile(ctx, now, wanted, Self::handle_timer);
         if !self.after_messages && self.has_to_wait() {
             self.after_messages = true;
