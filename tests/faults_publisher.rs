@@ -363,6 +363,34 @@ fn g9_a_shutdown_that_nobody_waits_for_any_more_ends_all_the_same() {
     });
 }
 
+/// Everybody asks before the first worker is known, and again when the last one has left: all are answered in time, and
+/// it takes no longer than each alone.
+#[test]
+fn g14_ten_thousand_requests_for_workers_that_are_on_their_way_are_answered_together() {
+    virtual_time(async {
+        let kv = KvMetrics::start(KvMetricsConfig::default());
+        for known in [true, false] {
+            let ask = |_| {
+                let kv = kv.clone();
+                actix_rt::spawn(async move {
+                    let chosen = kv.select(SelectWorker::blocks(1)).await;
+                    chosen.map(actix_kv_metrics::Selection::into_ticket)
+                })
+            };
+            let reporter = known.then(|| kv.reporter(1));
+            let asked: Vec<_> = (0..10_000).map(ask).collect();
+            let begun = clock::Instant::now();
+            for answer in asked {
+                assert_eq!(answer.await.unwrap().is_ok(), known);
+            }
+            assert!(begun.elapsed() <= ms(1_000));
+            drop(reporter);
+            settle().await;
+        }
+        assert!(kv.shutdown(ms(10)).await.is_complete());
+    });
+}
+
 /// Not a fault of one: publisher and router die at once, and another pair takes over under the same id.
 #[test]
 fn a_pair_that_takes_over_from_a_dead_pair_begins_anew() {

@@ -85,7 +85,8 @@ pub(super) struct Waiter {
     goals: Vec<Goal>,
     undelivered: Vec<Undelivered>,
     shuts: bool,
-    answer: oneshot::Sender<FlushReport>,
+    /// Taken when it is answered.
+    answer: Option<oneshot::Sender<FlushReport>>,
 }
 
 /// What is to happen on a link before the waiter is answered.
@@ -233,8 +234,12 @@ impl Handler<AwaitAnnounced> for PublisherActor {
         let told = self.attached.iter().find(|a| a.router == msg.router);
         let link = told.map(|attached| &attached.link);
         if let Some(link) = link.filter(|link| link.is_announcing()) {
+            let deadline = now.checked_add(msg.within);
+            // Everybody may ask at once, before the first worker is known: one timer, and one look, is enough for them.
+            let last = self.waiters.last().and_then(Waiter::deadline);
+            let is_timed = last.is_some() && last <= deadline;
             self.waiters.push(Waiter {
-                deadline: now.checked_add(msg.within),
+                deadline,
                 goals: vec![Goal {
                     link: link.id(),
                     arrived: link.announced(),
@@ -242,9 +247,11 @@ impl Handler<AwaitAnnounced> for PublisherActor {
                 }],
                 undelivered: Vec::new(),
                 shuts: false,
-                answer,
+                answer: Some(answer),
             });
-            self.pump(ctx, now);
+            if !is_timed {
+                self.pump(ctx, now);
+            }
         } else {
             drop(answer);
         }
@@ -297,32 +304,47 @@ impl PublisherActor {
             goals,
             undelivered: Vec::new(),
             shuts,
-            answer,
+            answer: Some(answer),
         });
     }
 
     /// Answers the waiters whose links are done or whose time is up.
     pub(super) fn answer_waiters(&mut self, ctx: &mut Context<Self>, now: Instant) {
-        let mut index = 0;
-        while index < self.waiters.len() {
-            let links = self.attached.iter().map(|attached| &attached.link);
-            let shut = self.shut.is_some();
-            if !self.waiters[index].is_done(links, &self.reports, now, shut) {
-                index += 1;
-                continue;
+        loop {
+            let was_shut = self.shut.is_some();
+            let mut waiters = std::mem::take(&mut self.waiters);
+            waiters.retain_mut(|waiter| !self.answer_waiter(ctx, waiter, now));
+            self.waiters = waiters;
+            if self.shut.is_some() == was_shut {
+                return;
             }
-            let waiter = self.waiters.remove(index);
-            let report = FlushReport {
-                undelivered: waiter.undelivered,
-            };
-            if waiter.shuts && self.shut.is_none() {
-                self.shut = Some(report.clone());
-                ctx.address().do_send(Stop);
-                // Others that wait have been passed over already: they are answered now.
-                index = 0;
-            }
-            // Whoever asked may have gone.
-            let _ = waiter.answer.send(report);
+            // Others that wait have been passed over already: they are answered now.
         }
+    }
+
+    /// Whether the waiter has been answered.
+    fn answer_waiter(
+        &mut self,
+        ctx: &mut Context<Self>,
+        waiter: &mut Waiter,
+        now: Instant,
+    ) -> bool {
+        let links = self.attached.iter().map(|attached| &attached.link);
+        let shut = self.shut.is_some();
+        if !waiter.is_done(links, &self.reports, now, shut) {
+            return false;
+        }
+        let report = FlushReport {
+            undelivered: std::mem::take(&mut waiter.undelivered),
+        };
+        if waiter.shuts && !shut {
+            self.shut = Some(report.clone());
+            ctx.address().do_send(Stop);
+        }
+        if let Some(answer) = waiter.answer.take() {
+            // Whoever asked may have gone.
+            let _ = answer.send(report);
+        }
+        true
     }
 }
