@@ -154,21 +154,13 @@ impl Run {
         let mut engine = Engine::new(config);
         let mut journal = Journal::new(requests);
         let mut arrivals = requests.iter().enumerate().peekable();
-        let mut samples = series
-            .samples
-            .iter()
-            .map(|(at, _)| *at + FIRST_SAMPLE)
-            .peekable();
+        let samples = series.samples.iter();
+        let mut samples = samples.map(|(at, _)| *at + FIRST_SAMPLE).peekable();
         let mut loads = Vec::new();
         let mut now = Duration::ZERO;
         loop {
             while let Some((number, request)) = arrivals.next_if(|(_, next)| next.arrival <= now) {
-                let job = Job {
-                    number,
-                    request: request.clone(),
-                    ticket: number,
-                };
-                let enqueued = engine.enqueue(job, request.arrival);
+                let enqueued = engine.enqueue(job(number, request), request.arrival);
                 enqueued.map_err(|_| CalibrationError::TooLong(number))?;
             }
             let until = match (engine.start_pass(now), arrivals.peek()) {
@@ -188,11 +180,20 @@ impl Run {
             now = until;
         }
         loads.extend(samples.map(|_| engine.load()));
+        let preemptions = engine.totals().preemptions;
         Ok(Self {
             journal,
             loads,
-            preemptions: engine.totals().preemptions,
+            preemptions,
         })
+    }
+}
+
+fn job(number: usize, request: &Arc<Request>) -> Job<usize> {
+    Job {
+        number,
+        request: Arc::clone(request),
+        ticket: number,
     }
 }
 

@@ -130,14 +130,7 @@ struct Worker {
 
 impl Fleet {
     async fn start(plan: &Plan, requests: &[Arc<Request>]) -> Result<Self, RunError> {
-        let config = KvMetricsConfig::default()
-            .publisher(
-                PublisherConfig::builder()
-                    .coalescing(slowed_windows(plan.coalescing, plan.slowness)?)
-                    .build()?,
-            )
-            .router(slowed_router(plan.seed, plan.slowness)?);
-        let kv = KvMetrics::start(config);
+        let kv = KvMetrics::start(config(plan)?);
         let ages = Rc::default();
         let recorder = AgeRecorder::new(Rc::clone(&ages)).start();
         let recorder = kv
@@ -248,6 +241,15 @@ impl Fleet {
             lasted,
         })
     }
+}
+
+/// The settings of the plan, on its clock.
+fn config(plan: &Plan) -> Result<KvMetricsConfig, ConfigError> {
+    let windows = slowed_windows(plan.coalescing, plan.slowness)?;
+    let publisher = PublisherConfig::builder().coalescing(windows).build()?;
+    Ok(KvMetricsConfig::default()
+        .publisher(publisher)
+        .router(slowed_router(plan.seed, plan.slowness)?))
 }
 
 /// The windows on a clock on which everything takes `slowness` times as long.

@@ -48,17 +48,7 @@ pub(crate) fn base(
     options: &ComparisonOptions,
     seed: u64,
 ) -> Result<Scenario, ConfigError> {
-    let mut config = RouterConfig::builder();
-    if let Some(weight) = options.overlap_weight {
-        config = config.overlap_weight(weight);
-    }
-    if let Some(weight) = options.booked_weight {
-        config = config.booked_weight(weight);
-    }
-    if let Some(weight) = options.waiting_weight {
-        config = config.waiting_weight(weight);
-    }
-    let config = config.build()?;
+    let config = router_config(options)?;
     let weights = Weights::from(&config);
     let mut scenario = Scenario {
         engines: vec![EngineConfig::default(); workers as usize],
@@ -89,6 +79,21 @@ pub(crate) fn base(
         }
     }
     Ok(scenario)
+}
+
+/// The crate's defaults but for the weights that are given.
+fn router_config(options: &ComparisonOptions) -> Result<RouterConfig, ConfigError> {
+    let mut config = RouterConfig::builder();
+    if let Some(weight) = options.overlap_weight {
+        config = config.overlap_weight(weight);
+    }
+    if let Some(weight) = options.booked_weight {
+        config = config.booked_weight(weight);
+    }
+    if let Some(weight) = options.waiting_weight {
+        config = config.waiting_weight(weight);
+    }
+    config.build()
 }
 
 /// All rows, the base itself among them.

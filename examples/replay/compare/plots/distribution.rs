@@ -8,7 +8,8 @@ use plotters::style::Color;
 use super::{
     Drawn, row,
     style::{
-        Area, BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, SMALL, VERMILION, text, time, titled,
+        Area, BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, SMALL, VERMILION, legend_at, text,
+        time, titled,
     },
 };
 use crate::{compare::runner::Finished, distribution::milliseconds};
@@ -56,14 +57,7 @@ pub(super) fn draw(area: &Area<'_>, rows: &[Finished], about: &str) -> Drawn {
             .label(name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], style));
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
-        .legend_area_size(34)
-        .background_style(WHITE.mix(0.9))
-        .border_style(GREY)
-        .label_font(text(SMALL, BLACK))
-        .draw()
+    legend_at(&mut chart, SeriesLabelPosition::LowerRight)
 }
 
 /// Milliseconds and shares.

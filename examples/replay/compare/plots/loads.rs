@@ -29,30 +29,41 @@ pub(super) fn draw(area: &Area<'_>, rows: &[Finished], about: &str) -> Drawn {
     let last = points().map(|(seconds, _)| *seconds).fold(1.0, f64::max);
     let most = points().map(|(_, blocks)| *blocks).fold(1.0, f64::max);
     for ((name, workers), panel) in panels.iter().zip(area.split_evenly((PANELS.len(), 1))) {
-        let mut chart = ChartBuilder::on(&panel)
-            .caption(*name, text(SMALL + 1, BLACK))
-            .x_label_area_size(36)
-            .y_label_area_size(72)
-            .build_cartesian_2d(0.0..last, 0.0..most * 1.05)?;
-        chart
-            .configure_mesh()
-            .x_desc("seconds")
-            .y_desc("active blocks")
-            .y_labels(5)
-            .x_label_formatter(&|x| round(*x))
-            .y_label_formatter(&|y| round(*y))
-            .label_style(text(SMALL - 1, BLACK))
-            .light_line_style(WHITE)
-            .draw()?;
-        for (worker, points) in workers.iter().enumerate() {
-            // Nobody has to tell the workers apart: shades of one hue, from dark to light.
-            let lightness = 0.2 + 0.5 * worker as f64 / workers.len() as f64;
-            let color = HSLColor(0.56, 0.8, lightness);
-            chart.draw_series(LineSeries::new(
-                points.iter().copied(),
-                color.stroke_width(1),
-            ))?;
-        }
+        draw_panel(&panel, name, workers, last, most)?;
+    }
+    Ok(())
+}
+
+fn draw_panel(
+    panel: &Area<'_>,
+    name: &str,
+    workers: &[Vec<(f64, f64)>],
+    last: f64,
+    most: f64,
+) -> Drawn {
+    let mut chart = ChartBuilder::on(panel)
+        .caption(name, text(SMALL + 1, BLACK))
+        .x_label_area_size(36)
+        .y_label_area_size(72)
+        .build_cartesian_2d(0.0..last, 0.0..most * 1.05)?;
+    chart
+        .configure_mesh()
+        .x_desc("seconds")
+        .y_desc("active blocks")
+        .y_labels(5)
+        .x_label_formatter(&|x| round(*x))
+        .y_label_formatter(&|y| round(*y))
+        .label_style(text(SMALL - 1, BLACK))
+        .light_line_style(WHITE)
+        .draw()?;
+    for (worker, points) in workers.iter().enumerate() {
+        // Nobody has to tell the workers apart: shades of one hue, from dark to light.
+        let lightness = 0.2 + 0.5 * worker as f64 / workers.len() as f64;
+        let color = HSLColor(0.56, 0.8, lightness);
+        chart.draw_series(LineSeries::new(
+            points.iter().copied(),
+            color.stroke_width(1),
+        ))?;
     }
     Ok(())
 }

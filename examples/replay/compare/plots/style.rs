@@ -1,9 +1,12 @@
 //! How the plots look.
 
 use plotters::{
-    coord::Shift,
-    prelude::{DrawingArea, IntoFont, RGBColor, SVGBackend, Text, WHITE},
-    style::TextStyle,
+    coord::{Shift, ranged1d::Ranged},
+    prelude::{
+        Cartesian2d, ChartContext, DrawingArea, IntoFont, RGBColor, SVGBackend,
+        SeriesLabelPosition, Text, WHITE,
+    },
+    style::{Color, TextStyle},
 };
 
 use super::Drawn;
@@ -57,6 +60,25 @@ pub(super) fn round(value: f64) -> String {
         small if small >= 1.0 => format!("{value:.1}"),
         _ => format!("{value:.2}"),
     }
+}
+
+/// A frame for the legend that lets what is behind it shine through.
+pub(super) fn legend_at<'a, X, Y>(
+    chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
+    position: SeriesLabelPosition,
+) -> Drawn
+where
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+{
+    chart
+        .configure_series_labels()
+        .position(position)
+        .legend_area_size(34)
+        .background_style(WHITE.mix(0.9))
+        .border_style(GREY)
+        .label_font(text(SMALL, BLACK))
+        .draw()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use plotters::{
 
 use super::{
     Drawn, row,
-    style::{Area, BLACK, BLUE, GREY, SMALL, VERMILION, round, text, titled},
+    style::{Area, BLACK, BLUE, GREY, SMALL, VERMILION, legend_at, round, text, titled},
 };
 use crate::compare::runner::Finished;
 
@@ -41,16 +41,15 @@ fn draw_panel(
     truth: Vec<(f64, f64)>,
     belief: Vec<(f64, f64)>,
 ) -> Drawn {
-    let both = || truth.iter().chain(&belief);
-    let from = both().map(|(at, _)| *at).fold(f64::INFINITY, f64::min);
-    let to = both().map(|(at, _)| *at).fold(f64::NEG_INFINITY, f64::max);
+    let both = truth.iter().chain(&belief);
+    let (times, blocks): (Vec<f64>, Vec<f64>) = both.copied().unzip();
+    let lowest = |of: &[f64]| of.iter().copied().fold(f64::INFINITY, f64::min);
+    let highest = |of: &[f64]| of.iter().copied().fold(1.0, f64::max);
+    let (from, to) = (lowest(&times), highest(&times));
     if from >= to {
         return Ok(());
     }
-    let least = both()
-        .map(|(_, blocks)| *blocks)
-        .fold(f64::INFINITY, f64::min);
-    let most = both().map(|(_, blocks)| *blocks).fold(1.0, f64::max);
+    let (least, most) = (lowest(&blocks), highest(&blocks));
     let mut chart = ChartBuilder::on(panel)
         .x_label_area_size(38)
         .y_label_area_size(72)
@@ -75,14 +74,7 @@ fn draw_panel(
             .label(label)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], style));
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .legend_area_size(34)
-        .background_style(WHITE.mix(0.9))
-        .border_style(GREY)
-        .label_font(text(SMALL, BLACK))
-        .draw()
+    legend_at(&mut chart, SeriesLabelPosition::UpperRight)
 }
 
 /// Each value holds until the next, the last one to the end.

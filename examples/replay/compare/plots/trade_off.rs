@@ -10,7 +10,10 @@ use plotters::{
 
 use super::{
     Drawn,
-    style::{Area, BLACK, BLUE, GREEN, GREY, ORANGE, SMALL, VERMILION, round, text, time, titled},
+    style::{
+        Area, BLACK, BLUE, GREEN, GREY, ORANGE, SMALL, VERMILION, legend_at, round, text, time,
+        titled,
+    },
 };
 use crate::compare::{rows::Family, runner::Finished, table::family};
 
@@ -28,17 +31,10 @@ pub(super) fn draw(area: &Area<'_>, rows: &[Finished], about: &str) -> Drawn {
     let (drawn, area) = titled(area, title, about);
     drawn?;
     let all: Vec<_> = rows.iter().map(Point::of).collect();
-    let lowest = all
-        .iter()
-        .map(|point| point.y)
-        .fold(f64::INFINITY, f64::min);
-    let (points, beyond): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|point| point.y <= lowest * MOST);
-    let busiest = points.iter().map(|point| point.x).fold(1.0, f64::max);
-    let highest = points.iter().map(|point| point.y).fold(lowest, f64::max);
-    let x = (SILENT / 1.6)..busiest * 8.0;
-    let margin = (highest - lowest).max(1.0) * 0.12;
-    let y = lowest - margin..highest + 4.0 * margin;
+    let lowest = all.iter().map(|point| point.y);
+    let most = lowest.fold(f64::INFINITY, f64::min) * MOST;
+    let (points, beyond): (Vec<_>, Vec<_>) = all.into_iter().partition(|point| point.y <= most);
+    let (x, y) = ranges(&points);
     let mut chart = ChartBuilder::on(&area)
         .x_label_area_size(44)
         .y_label_area_size(92)
@@ -61,43 +57,60 @@ pub(super) fn draw(area: &Area<'_>, rows: &[Finished], about: &str) -> Drawn {
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], color.stroke_width(8)));
     }
     let (_, heights) = chart.plotting_area().get_pixel_range();
-    let dots = points
-        .iter()
-        .map(|point| chart.backend_coord(&(point.x, point.y)));
-    let mut names = Names::within(heights, dots);
-    for point in &points {
-        let (right, height) = chart.backend_coord(&(point.x, point.y));
-        if let Some(name_height) = names.place(right + 8, height, &point.name) {
-            let color = color_of(point.family);
-            let at = |x, y| relative(&area, (x, y));
-            if (name_height - height).abs() > LINE_HEIGHT {
-                let ends = [at(right, height), at(right + 6, name_height)];
-                area.draw(&PathElement::new(ends, color.mix(0.4)))?;
-            }
-            let style = text(SMALL - 3, color);
-            let at = at(right + 8, name_height - 6);
-            area.draw(&Text::new(point.name.clone(), at, style))?;
+    let dots = points.iter();
+    let dots: Vec<_> = dots
+        .map(|point| (chart.backend_coord(&(point.x, point.y)), point))
+        .collect();
+    write_names(&area, heights, &dots)?;
+    write_beyond(&area, &beyond)?;
+    legend_at(&mut chart, SeriesLabelPosition::UpperRight)
+}
+
+/// With room for names and the legend.
+fn ranges(points: &[Point]) -> (Range<f64>, Range<f64>) {
+    let busiest = points.iter().map(|point| point.x).fold(1.0, f64::max);
+    let heights = || points.iter().map(|point| point.y);
+    let lowest = heights().fold(f64::INFINITY, f64::min);
+    let highest = heights().fold(lowest, f64::max);
+    let margin = (highest - lowest).max(1.0) * 0.12;
+    let y = lowest - margin..highest + 4.0 * margin;
+    ((SILENT / 1.6)..busiest * 8.0, y)
+}
+
+/// A name for each dot that has room near it, with a line where it is not beside its dot.
+fn write_names(area: &Area<'_>, heights: Range<i32>, dots: &[((i32, i32), &Point)]) -> Drawn {
+    let mut names = Names::within(heights, dots.iter().map(|(dot, _)| *dot));
+    for ((right, height), point) in dots {
+        let Some(name_height) = names.place(right + 8, *height, &point.name) else {
+            continue;
+        };
+        let color = color_of(point.family);
+        if (name_height - height).abs() > LINE_HEIGHT {
+            let ends = [(*right, *height), (right + 6, name_height)];
+            let ends = ends.map(|end| relative(area, end));
+            area.draw(&PathElement::new(ends, color.mix(0.4)))?;
         }
+        let at = relative(area, (right + 8, name_height - 6));
+        let name = Text::new(point.name.clone(), at, text(SMALL - 3, color));
+        area.draw(&name)?;
     }
-    for (line, words) in (0..).zip(beyond_in_words(&beyond)) {
+    Ok(())
+}
+
+fn color_of(family: Family) -> RGBColor {
+    let entry = FAMILIES.iter().find(|(other, _)| *other == family);
+    entry.map_or(BLACK, |(_, color)| *color)
+}
+
+fn write_beyond(area: &Area<'_>, beyond: &[Point]) -> Drawn {
+    for (line, words) in (0..).zip(beyond_in_words(beyond)) {
         area.draw(&Text::new(
             words,
             (104, 6 + line * 16),
             text(SMALL - 1, GREY),
         ))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.9))
-        .border_style(GREY)
-        .label_font(text(SMALL, BLACK))
-        .draw()
-}
-
-fn color_of(family: Family) -> RGBColor {
-    let entry = FAMILIES.iter().find(|(other, _)| *other == family);
-    entry.map_or(BLACK, |(_, color)| *color)
+    Ok(())
 }
 
 /// The rows that would push all others together, a few a line.
