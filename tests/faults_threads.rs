@@ -48,9 +48,14 @@ async fn flush(publisher: &Addr<PublisherActor>, within: u64) -> FlushReport {
     publisher.send(Flush { within: ms(within) }).await.unwrap()
 }
 
-/// Blocks an arbiter's thread.
-fn block(arbiter: &Arbiter, pause: u64) {
-    assert!(arbiter.spawn_fn(move || thread::sleep(ms(pause))));
+/// Blocks an arbiter's thread, from when this returns.
+async fn block(arbiter: &Arbiter, pause: u64) {
+    let (begun, is_blocked) = tokio::sync::oneshot::channel();
+    assert!(arbiter.spawn_fn(move || {
+        begun.send(()).unwrap();
+        thread::sleep(ms(pause));
+    }));
+    is_blocked.await.unwrap();
 }
 
 /// Publisher, router and workers on three threads, each of which is held up for half a second in turn, under reports.
@@ -63,7 +68,7 @@ fn g9_an_arbiter_that_is_blocked_for_half_a_second_loses_nothing() {
         attach_real(&publisher, &router).await;
         for (round, blocked) in (1..).zip(&arbiters) {
             let before = stats(&publisher).await.links[0].delivery;
-            block(blocked, 500);
+            block(blocked, 500).await;
             let reporting = publisher.clone();
             let (done, reported) = tokio::sync::oneshot::channel();
             arbiters[2].spawn(async move {
@@ -107,9 +112,9 @@ fn a_flush_and_a_shutdown_beside_blocked_arbiters_answer_in_their_time() {
         let reporter = kv.reporter(1);
         reporter.report(load(5)).unwrap();
         assert!(flush(&kv.publisher(), 20_000).await.is_complete());
-        block(&arbiters[1], 1_000);
-        reporter.report(load(6)).unwrap();
         let begun = clock::Instant::now();
+        block(&arbiters[1], 1_000).await;
+        reporter.report(load(6)).unwrap();
         let flushed = flush(&kv.publisher(), 50).await;
         if begun.elapsed() < ms(900) {
             assert!(!flushed.is_complete());
@@ -117,10 +122,10 @@ fn a_flush_and_a_shutdown_beside_blocked_arbiters_answer_in_their_time() {
         }
         assert!(flush(&kv.publisher(), 20_000).await.is_complete());
         assert_eq!(table(&kv.router()).await, table_of(&[(1, 6)]));
-        block(&arbiters[0], 2_000);
+        let begun = clock::Instant::now();
+        block(&arbiters[0], 2_000).await;
         // Reporting does not wait for the publisher.
         reporter.report(load(7)).unwrap();
-        let begun = clock::Instant::now();
         let report = kv.shutdown(ms(100)).await;
         if begun.elapsed() < ms(1_800) {
             // Nobody answered: nothing is known to have arrived.
