@@ -60,7 +60,17 @@ impl Shared {
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut explorer = loom::model::Builder::new();
     explorer.preemption_bound = Some(3);
-    explorer.check(model);
+    // std's: the checker's own would be part of the model.
+    let schedules = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counted = schedules.clone();
+    explorer.check(move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        model();
+    });
+    eprintln!(
+        "{} schedules",
+        schedules.load(std::sync::atomic::Ordering::Relaxed)
+    );
 }
 
 #[test]
