@@ -41,7 +41,7 @@
 //! - Delivery after a bare `System::stop()` or `Arbiter::stop()`: actix loses queued messages silently.
 //! - Catching panics. A router that panics is replaced by [`KvMetrics`]; a publisher that panics is gone, which its
 //!   reporters learn from [`ReportError::PublisherGone`] and its routers from [`SnapshotKind::Closed`].
-//! - Order between different senders of one worker's plain messages. Reporters have it.
+//! - Order between different senders of one worker's plain messages, or between them and its reporter. Reporters have it.
 //!
 //! # Testing with it
 //!

@@ -92,6 +92,10 @@ struct Worker {
     forced: bool,
     /// What was urgent when what the router has became unknown stays so.
     urgent: bool,
+    /// When this life began, if that was within `max_delay` of the end of another.
+    reborn_at: Option<Micros>,
+    /// And so did the one before: nothing is urgent until its first report is told.
+    flaps: bool,
 }
 
 #[derive(Debug)]
@@ -108,6 +112,8 @@ struct Model {
     workers: BTreeMap<u64, Worker>,
     has: BTreeMap<u64, Has>,
     departed: BTreeSet<u64>,
+    /// When lives ended, and whether they had begun right after another.
+    ended: BTreeMap<u64, (Micros, bool)>,
     wants_full: bool,
     flight: Option<Flight>,
     until: Option<Micros>,
@@ -123,6 +129,7 @@ impl Model {
             workers: BTreeMap::new(),
             has: BTreeMap::new(),
             departed: BTreeSet::new(),
+            ended: BTreeMap::new(),
             wants_full: true,
             flight: None,
             until: None,
@@ -133,7 +140,17 @@ impl Model {
     }
 
     fn difference(&self, id: u64, value: &Value) -> Difference {
-        difference(self.has.get(&id), value, self.settings.significance())
+        let difference = difference(self.has.get(&id), value, self.settings.significance());
+        let flaps = self.workers.get(&id).is_some_and(|worker| worker.flaps);
+        if flaps && difference == Difference::Urgent {
+            Difference::Significant
+        } else {
+            difference
+        }
+    }
+
+    fn is_recent(&self, at: Micros, now: Micros) -> bool {
+        now - at < micros(self.settings.max_delay())
     }
 
     /// `None`: no window. Else when it ends; 0: it is due or urgent.
@@ -216,21 +233,30 @@ impl Model {
     }
 
     fn change(&mut self, now: Micros, id: u64, newest: Value) {
+        let ended = self.ended.get(&id).copied();
+        let ended = ended.filter(|(at, _)| self.is_recent(*at, now));
         let worker = self.workers.entry(id).or_insert_with(|| Worker {
             newest: newest.clone(),
             changes: Vec::new(),
             forced: false,
             urgent: false,
+            reborn_at: ended.map(|_| now),
+            flaps: ended.is_some_and(|(_, reborn)| reborn),
         });
         worker.newest = newest.clone();
         worker.changes.push((now, newest));
     }
 
-    fn leave(&mut self, id: u64) {
-        if self.workers.remove(&id).is_none() {
+    fn leave(&mut self, now: Micros, id: u64) {
+        let Some(worker) = self.workers.remove(&id) else {
             return;
+        };
+        let reborn = worker.flaps || worker.reborn_at.is_some_and(|at| self.is_recent(at, now));
+        let had = self.has.remove(&id).is_some();
+        if had || reborn {
+            self.ended.insert(id, (now, reborn));
         }
-        if self.has.remove(&id).is_some() && !self.wants_full {
+        if had && !self.wants_full {
             self.departed.insert(id);
             if self.departed.len() > self.workers.len().max(16) {
                 self.want_full();
@@ -277,6 +303,7 @@ impl Model {
             worker.urgent = false;
             worker.changes.clear();
             if full || self.difference(id, &newest) != Difference::None {
+                self.workers.get_mut(&id).unwrap().flaps &= newest.metrics.is_none();
                 self.has.insert(id, Has::Value(newest));
                 told.push(id);
             }
@@ -509,9 +536,10 @@ impl Run {
 
     fn leave(&mut self, id: u64) {
         if let Some(slot) = self.reports.handle_left(w(id)) {
-            self.link.handle_left(slot, w(id), self.reports.len());
+            let now = self.instant();
+            self.link.handle_left(slot, w(id), self.reports.len(), now);
             self.tickets.remove(&id);
-            self.model.leave(id);
+            self.model.leave(self.now, id);
         }
     }
 
@@ -610,6 +638,8 @@ impl Run {
             worker.changes.clear();
             worker.forced = false;
             worker.urgent = false;
+            worker.flaps = false;
+            worker.reborn_at = None;
         }
     }
 
@@ -673,7 +703,9 @@ impl Run {
         self.model.until = None;
         self.model.departed.clear();
         for id in &told {
-            let newest = self.model.workers[id].newest.clone();
+            let worker = self.model.workers.get_mut(id).unwrap();
+            worker.flaps &= worker.newest.metrics.is_none();
+            let newest = worker.newest.clone();
             self.model.has.insert(*id, Has::Value(newest));
         }
         let life = |id: &u64| (*id, self.model.workers[id].newest.life);
@@ -748,7 +780,10 @@ impl Run {
             .is_some_and(|start| start + gap > self.now);
         for id in self.living() {
             let newest = self.truth(id).unwrap();
-            let has = self.table.get(&id).expect("G12: a first report");
+            let Some(has) = self.table.get(&id) else {
+                assert!(self.model.workers[&id].flaps, "G12: a first report of {id}");
+                continue;
+            };
             assert_eq!(has.life, newest.life, "G13: a new life");
             let (significant, any) = self.differs[&id];
             if paced {

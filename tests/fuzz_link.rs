@@ -251,9 +251,9 @@ impl History {
 
     fn left(&mut self, worker: WorkerRank) {
         if let Some(slot) = self.reports.handle_left(worker) {
-            let living = self.reports.len();
+            let (living, now) = (self.reports.len(), self.now);
             for router in &mut self.routers {
-                router.link.handle_left(slot, worker, living);
+                router.link.handle_left(slot, worker, living, now);
             }
         }
     }

@@ -13,9 +13,11 @@
 //! ```
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     time::{Duration, Instant},
 };
+
+use foldhash::fast::RandomState;
 
 use super::{
     reports::{Change, Report, Reports, WorkerSlot},
@@ -41,6 +43,8 @@ pub struct Coalescer {
     older: OlderValues,
     departures: BTreeSet<WorkerRank>,
     departures_out: Vec<WorkerRank>,
+    /// Lives that ended within the last `max_delay`.
+    ended: HashMap<WorkerRank, Ended, RandomState>,
     wants_full: bool,
     out: Option<Out>,
     rounds: u64,
@@ -82,9 +86,21 @@ struct Out {
     full: bool,
 }
 
+/// A life that ended.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    at: Nanos,
+    /// It had begun right after another.
+    reborn: bool,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Tracked {
     router_has: RouterHas,
+    /// When this life began, if that was right after another.
+    reborn_at: Nanos,
+    /// And so did the one before: this one waits for its window.
+    flaps: bool,
     last_activity: Nanos,
     last_urgent: Nanos,
     differs_since: Nanos,
@@ -96,6 +112,8 @@ struct Tracked {
 impl Tracked {
     const NEW: Self = Self {
         router_has: RouterHas::Nothing,
+        reborn_at: NEVER,
+        flaps: false,
         last_activity: NEVER,
         last_urgent: NEVER,
         differs_since: NEVER,
@@ -117,6 +135,7 @@ impl Coalescer {
             older: OlderValues::default(),
             departures: BTreeSet::new(),
             departures_out: Vec::new(),
+            ended: HashMap::default(),
             wants_full: true,
             out: None,
             rounds: 0,
@@ -167,9 +186,12 @@ impl Coalescer {
         } else {
             self.counts.coalesced += 1;
         }
-        let tracked = &mut self.tracked[slot.0 as usize];
-        if tracked.router_has == RouterHas::Newest {
-            tracked.router_has = self.older.keep(change.before().clone());
+        let has = self.tracked[slot.0 as usize].router_has;
+        if has == RouterHas::Newest {
+            let older = self.older.keep(change.before().clone());
+            self.tracked[slot.0 as usize].router_has = older;
+        } else if has == RouterHas::Nothing && before == Phase::Closed {
+            self.begin_life(slot, report.worker);
         }
         self.weigh(slot, report);
         self.tracked[slot.0 as usize].last_activity = self.now;
@@ -180,8 +202,13 @@ impl Coalescer {
     pub fn handle_joined(&mut self, slot: WorkerSlot, report: &Report, now: Instant) {
         self.advance(now);
         self.track(slot);
-        let tracked = &mut self.tracked[slot.0 as usize];
-        if tracked.router_has != RouterHas::Nothing {
+        if self.tracked[slot.0 as usize].router_has == RouterHas::Nothing {
+            self.begin_life(slot, report.worker);
+        } else {
+            let flaps = self.was_reborn_recently(slot);
+            let tracked = &mut self.tracked[slot.0 as usize];
+            tracked.flaps = flaps;
+            tracked.reborn_at = self.now;
             self.older.forget(tracked.router_has);
             tracked.router_has = RouterHas::OtherLife;
         }
@@ -189,9 +216,17 @@ impl Coalescer {
     }
 
     /// The worker that was in `slot` left; `living` are left.
-    pub fn handle_left(&mut self, slot: WorkerSlot, worker: WorkerRank, living: usize) {
+    pub fn handle_left(
+        &mut self,
+        slot: WorkerSlot,
+        worker: WorkerRank,
+        living: usize,
+        now: Instant,
+    ) {
+        self.advance(now);
         self.track(slot);
         self.windows.close(slot.0);
+        self.end_life(slot, worker);
         let was = std::mem::replace(&mut self.tracked[slot.0 as usize], Tracked::NEW);
         self.older.forget(was.router_has);
         if self.wants_full || was.router_has == RouterHas::Nothing {
@@ -381,14 +416,62 @@ impl Coalescer {
     fn difference(&self, slot: WorkerSlot, report: &Report) -> Difference {
         let tracked = &self.tracked[slot.0 as usize];
         let has = match tracked.router_has {
+            RouterHas::Nothing | RouterHas::OtherLife if tracked.flaps => {
+                return Difference::Significant;
+            }
             RouterHas::Nothing | RouterHas::OtherLife => return Difference::Urgent,
             RouterHas::Unknown => return Difference::Significant,
             RouterHas::Newest => return Difference::None,
             RouterHas::Older(place) => self.older.at(place),
         };
-        let rested = tracked.last_urgent == NEVER
-            || self.now - tracked.last_urgent >= nanos(self.settings.max_delay());
-        Difference::between(has, report, &self.settings, rested)
+        let first_report = has.metrics.is_none() && report.metrics.is_some();
+        if first_report && tracked.flaps {
+            return Difference::Significant;
+        }
+        Difference::between(has, report, &self.settings, self.is_rested(slot))
+    }
+
+    /// Whether the worker's last urgent change is long enough ago for another.
+    fn is_rested(&self, slot: WorkerSlot) -> bool {
+        !self.is_recent(self.tracked[slot.0 as usize].last_urgent)
+    }
+
+    /// A life begins of which the router has nothing.
+    fn begin_life(&mut self, slot: WorkerSlot, worker: WorkerRank) {
+        let ended = self.ended.get(&worker);
+        let Some(ended) = ended.filter(|ended| self.is_recent(ended.at)) else {
+            return;
+        };
+        let tracked = &mut self.tracked[slot.0 as usize];
+        tracked.flaps = ended.reborn;
+        tracked.reborn_at = self.now;
+    }
+
+    /// A life ends. Who comes back right afterwards is told of at once, but not again and again: a worker that comes and
+    /// goes all the time must not be published each time.
+    fn end_life(&mut self, slot: WorkerSlot, worker: WorkerRank) {
+        let tracked = self.tracked[slot.0 as usize];
+        let reborn = tracked.flaps || self.was_reborn_recently(slot);
+        if tracked.router_has == RouterHas::Nothing && !reborn {
+            return;
+        }
+        if self.ended.len() >= REMEMBERED {
+            let (now, max_delay) = (self.now, nanos(self.settings.max_delay()));
+            self.ended.retain(|_, ended| now - ended.at < max_delay);
+        }
+        if self.ended.len() < REMEMBERED || self.ended.contains_key(&worker) {
+            let at = self.now;
+            self.ended.insert(worker, Ended { at, reborn });
+        }
+    }
+
+    fn was_reborn_recently(&self, slot: WorkerSlot) -> bool {
+        self.is_recent(self.tracked[slot.0 as usize].reborn_at)
+    }
+
+    /// Whether that was within the last `max_delay`.
+    fn is_recent(&self, at: Nanos) -> bool {
+        at != NEVER && self.now - at < nanos(self.settings.max_delay())
     }
 
     /// Whether a first change now is due at once.
@@ -445,6 +528,7 @@ impl Coalescer {
         let age = self.now.saturating_sub(tracked.differs_since);
         self.older.forget(tracked.router_has);
         tracked.router_has = RouterHas::Newest;
+        tracked.flaps &= report.metrics.is_none();
         tracked.sent_in = self.rounds;
         tracked.sent_differs_since = std::mem::replace(&mut tracked.differs_since, NEVER);
         WorkerLoad {
@@ -459,3 +543,5 @@ impl Coalescer {
 
 /// Departures that are told one by one even if they outnumber the living: a full snapshot would not be smaller.
 const FEW_DEPARTURES: usize = 16;
+/// More workers than flap at once; if more leave within `max_delay`, some may come back urgently.
+const REMEMBERED: usize = 1024;

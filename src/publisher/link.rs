@@ -212,9 +212,15 @@ impl Link {
     }
 
     /// The worker that was in `slot` left; `living` are left.
-    pub fn handle_left(&mut self, slot: WorkerSlot, worker: WorkerRank, living: usize) {
+    pub fn handle_left(
+        &mut self,
+        slot: WorkerSlot,
+        worker: WorkerRank,
+        living: usize,
+        now: Instant,
+    ) {
         if !self.is_lost() {
-            self.coalescer.handle_left(slot, worker, living);
+            self.coalescer.handle_left(slot, worker, living, now);
         }
     }
 

@@ -31,7 +31,7 @@ mod windows;
 
 use self::{
     flush::{FlushReport, Waiter},
-    link::Link,
+    link::{Delivery, Link},
     reports::{Reported, Reports, WorkerSlot},
     routers::{Ack, Attached, delivery},
     stats::PublisherStats,
@@ -272,7 +272,7 @@ impl PublisherActor {
     ) {
         let living = self.reports.len();
         for attached in &mut self.attached {
-            attached.link.handle_left(slot, worker, living);
+            attached.link.handle_left(slot, worker, living, now);
         }
         self.pump_after_message(ctx, now);
     }
@@ -287,6 +287,14 @@ impl PublisherActor {
                     continue;
                 };
                 let Poll::Ready(answer) = ack.request.as_mut().poll(task) else {
+                    if attached.router.connected() {
+                        continue;
+                    }
+                    // It is gone, and left an answer behind that may never come.
+                    let (sequence, gone) = (ack.sequence, Delivery::Gone);
+                    attached.link.handle_delivery(sequence, gone, now());
+                    attached.ack = None;
+                    answered = true;
                     continue;
                 };
                 let delivery = delivery(answer, attached.router.connected());

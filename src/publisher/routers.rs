@@ -17,6 +17,8 @@ use crate::{
 
 /// Attaches a router, or anything else that wants the load. It gets a full snapshot at once.
 ///
+/// A router that died stays in the list, as one that nothing reaches, until it is detached.
+///
 /// A recipient that is attached already keeps its [`LinkId`] and gets a full snapshot again.
 #[derive(Debug)]
 pub struct AttachRouter {

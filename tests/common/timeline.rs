@@ -137,7 +137,9 @@ impl Timeline {
 
     pub fn leave(&mut self, worker: u64) {
         if let Some(slot) = self.reports.handle_left(w(worker)) {
-            self.link.handle_left(slot, w(worker), self.reports.len());
+            let now = self.at_step(self.now);
+            self.link
+                .handle_left(slot, w(worker), self.reports.len(), now);
         }
     }
 

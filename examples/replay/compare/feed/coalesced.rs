@@ -48,10 +48,10 @@ impl Feed for Coalesced {
         }
     }
 
-    fn handle_left(&mut self, worker: usize, _: Instant) {
+    fn handle_left(&mut self, worker: usize, now: Instant) {
         let worker = (worker as u64).into();
         if let Some(slot) = self.reports.handle_left(worker) {
-            self.link.handle_left(slot, worker, self.reports.len());
+            self.link.handle_left(slot, worker, self.reports.len(), now);
         }
     }
 
