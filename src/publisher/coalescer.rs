@@ -13,13 +13,12 @@
 //! ```
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     time::{Duration, Instant},
 };
 
-use foldhash::fast::RandomState;
-
 use super::{
+    lives::EndedLives,
     reports::{Change, Report, Reports, WorkerSlot},
     router_has::{Difference, OlderValues, RouterHas},
     windows::{NEVER, Nanos, Phase, Windows, nanos},
@@ -44,7 +43,7 @@ pub struct Coalescer {
     departures: BTreeSet<WorkerRank>,
     departures_out: Vec<WorkerRank>,
     /// Lives that ended within the last `max_delay`.
-    ended: HashMap<WorkerRank, Ended, RandomState>,
+    ended: EndedLives,
     wants_full: bool,
     out: Option<Out>,
     rounds: u64,
@@ -84,14 +83,6 @@ pub struct SnapshotContent {
 #[derive(Debug, Clone, Copy)]
 struct Out {
     full: bool,
-}
-
-/// A life that ended.
-#[derive(Debug, Clone, Copy)]
-struct Ended {
-    at: Nanos,
-    /// It had begun right after another.
-    reborn: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -135,7 +126,7 @@ impl Coalescer {
             older: OlderValues::default(),
             departures: BTreeSet::new(),
             departures_out: Vec::new(),
-            ended: HashMap::default(),
+            ended: EndedLives::new(settings.max_delay()),
             wants_full: true,
             out: None,
             rounds: 0,
@@ -438,30 +429,18 @@ impl Coalescer {
 
     /// A life begins of which the router has nothing.
     fn begin_life(&mut self, slot: WorkerSlot, worker: WorkerRank) {
-        let ended = self.ended.get(&worker);
-        let Some(ended) = ended.filter(|ended| self.is_recent(ended.at)) else {
-            return;
-        };
-        let tracked = &mut self.tracked[slot.0 as usize];
-        tracked.flaps = ended.reborn;
-        tracked.reborn_at = self.now;
+        if let Some(reborn) = self.ended.recently(worker, self.now) {
+            let tracked = &mut self.tracked[slot.0 as usize];
+            tracked.flaps = reborn;
+            tracked.reborn_at = self.now;
+        }
     }
 
-    /// A life ends. Who comes back right afterwards is told of at once, but not again and again: a worker that comes and
-    /// goes all the time must not be published each time.
     fn end_life(&mut self, slot: WorkerSlot, worker: WorkerRank) {
         let tracked = self.tracked[slot.0 as usize];
         let reborn = tracked.flaps || self.was_reborn_recently(slot);
-        if tracked.router_has == RouterHas::Nothing && !reborn {
-            return;
-        }
-        if self.ended.len() >= REMEMBERED {
-            let (now, max_delay) = (self.now, nanos(self.settings.max_delay()));
-            self.ended.retain(|_, ended| now - ended.at < max_delay);
-        }
-        if self.ended.len() < REMEMBERED || self.ended.contains_key(&worker) {
-            let at = self.now;
-            self.ended.insert(worker, Ended { at, reborn });
+        if reborn || tracked.router_has != RouterHas::Nothing {
+            self.ended.insert(worker, self.now, reborn);
         }
     }
 
@@ -543,5 +522,3 @@ impl Coalescer {
 
 /// Departures that are told one by one even if they outnumber the living: a full snapshot would not be smaller.
 const FEW_DEPARTURES: usize = 16;
-/// More workers than flap at once; if more leave within `max_delay`, some may come back urgently.
-const REMEMBERED: usize = 1024;

@@ -20,6 +20,7 @@ use crate::{
 pub(crate) mod coalescer;
 pub(crate) mod flush;
 pub(crate) mod link;
+mod lives;
 pub(crate) mod reporter;
 pub(crate) mod reports;
 mod router_has;

@@ -1,0 +1,54 @@
+//! Lives of workers that ended lately, so that who comes and goes all the time is found out.
+//!
+//! Who comes back right after leaving is told of at once, but not again and again: a worker that flaps must not be
+//! published each time.
+
+use std::{collections::HashMap, time::Duration};
+
+use foldhash::fast::RandomState;
+
+use super::windows::{Nanos, nanos};
+use crate::metrics::WorkerRank;
+
+/// Lives that ended within the last `max_delay`.
+#[derive(Debug)]
+pub(super) struct EndedLives {
+    max_delay: Nanos,
+    ended: HashMap<WorkerRank, Ended, RandomState>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    at: Nanos,
+    /// It had begun right after another.
+    reborn: bool,
+}
+
+impl EndedLives {
+    pub(super) fn new(max_delay: Duration) -> Self {
+        Self {
+            max_delay: nanos(max_delay),
+            ended: HashMap::default(),
+        }
+    }
+
+    /// Whether the worker's last life had begun right after another; `None`: none ended lately.
+    pub(super) fn recently(&self, worker: WorkerRank, now: Nanos) -> Option<bool> {
+        let ended = self.ended.get(&worker)?;
+        (now - ended.at < self.max_delay).then_some(ended.reborn)
+    }
+
+    /// A life of the worker ended.
+    pub(super) fn insert(&mut self, worker: WorkerRank, at: Nanos, reborn: bool) {
+        if self.ended.len() >= REMEMBERED {
+            let max_delay = self.max_delay;
+            self.ended.retain(|_, ended| at - ended.at < max_delay);
+        }
+        if self.ended.len() < REMEMBERED || self.ended.contains_key(&worker) {
+            self.ended.insert(worker, Ended { at, reborn });
+        }
+    }
+}
+
+/// More workers than flap at once; if more leave within `max_delay`, some may come back urgently.
+const REMEMBERED: usize = 1024;
