@@ -15,6 +15,8 @@ use crate::metrics::WorkerRank;
 pub(super) struct EndedLives {
     max_delay: Nanos,
     ended: HashMap<WorkerRank, Ended, RandomState>,
+    /// How many are worth a look for those that ended too long ago.
+    look_at: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +31,7 @@ impl EndedLives {
         Self {
             max_delay: nanos(max_delay),
             ended: HashMap::default(),
+            look_at: FEW,
         }
     }
 
@@ -40,9 +43,10 @@ impl EndedLives {
 
     /// A life of the worker ended.
     pub(super) fn insert(&mut self, worker: WorkerRank, at: Nanos, reborn: bool) {
-        if self.ended.len() >= REMEMBERED {
+        if self.ended.len() >= self.look_at {
             let max_delay = self.max_delay;
             self.ended.retain(|_, ended| at - ended.at < max_delay);
+            self.look_at = (2 * self.ended.len()).clamp(FEW, REMEMBERED);
         }
         if self.ended.len() < REMEMBERED || self.ended.contains_key(&worker) {
             self.ended.insert(worker, Ended { at, reborn });
@@ -50,5 +54,7 @@ impl EndedLives {
     }
 }
 
+/// So few take next to no room.
+const FEW: usize = 16;
 /// More workers than flap at once; if more leave within `max_delay`, some may come back urgently.
 const REMEMBERED: usize = 1024;
