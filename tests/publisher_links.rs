@@ -548,3 +548,22 @@ fn g14_a_mailbox_that_never_runs_dry_starves_nobody() {
         assert!(publisher.connected());
     });
 }
+
+#[test]
+fn a_router_that_is_gone_is_lost_though_an_answer_of_its_hangs_on() {
+    virtual_time(async {
+        let publisher = publisher(windows(10, 100));
+        let gone = attach_answering(&publisher, [], Answer::Silent).await;
+        report(&publisher, 1, 1).await;
+        settle().await;
+        assert!(pending(&publisher).await.links[0].in_flight_for.is_some());
+        gone.router.do_send(StopIt);
+        settle().await;
+        assert!(!gone.router.connected());
+        report(&publisher, 1, 2).await;
+        settle().await;
+        let link = &pending(&publisher).await.links[0];
+        assert!(link.lost && link.in_flight_for.is_none(), "{link:?}");
+        assert!(publisher.connected());
+    });
+}

@@ -287,18 +287,13 @@ impl PublisherActor {
                 let Some(ack) = &mut attached.ack else {
                     continue;
                 };
-                let Poll::Ready(answer) = ack.request.as_mut().poll(task) else {
-                    if attached.router.connected() {
-                        continue;
-                    }
+                let answer = ack.request.as_mut().poll(task);
+                let delivery = match (answer, attached.router.connected()) {
+                    (Poll::Ready(answer), connected) => delivery(answer, connected),
+                    (Poll::Pending, true) => continue,
                     // It is gone, and left an answer behind that may never come.
-                    let (sequence, gone) = (ack.sequence, Delivery::Gone);
-                    attached.link.handle_delivery(sequence, gone, now());
-                    attached.ack = None;
-                    answered = true;
-                    continue;
+                    (Poll::Pending, false) => Delivery::Gone,
                 };
-                let delivery = delivery(answer, attached.router.connected());
                 let fits = attached.link.handle_delivery(ack.sequence, delivery, now());
                 self.counts.stray_acks += u64::from(!fits);
                 attached.ack = None;
