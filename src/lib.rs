@@ -48,14 +48,15 @@
 //! The actors read `actix::clock::Instant`, which follows tokio's paused clock: a test on a `current_thread` runtime
 //! built with `start_paused(true)` sees exact times. The state machines under the actors are in [`sans_io`].
 
-mod chain;
 mod config;
-mod epoch;
 mod metrics;
 mod publisher;
 mod router;
+pub mod sans_io;
 mod snapshot;
+mod stamp;
 mod system;
+mod timer;
 mod turns;
 pub mod wire;
 
@@ -72,41 +73,25 @@ pub use crate::{
     },
     publisher::{
         MetricsChanged, PublisherActor, WorkerJoined, WorkerLeft,
-        coalescer::CoalescerCounts,
         flush::{Flush, FlushReport, Shutdown, Undelivered},
-        link::{LinkCounts, LinkId},
         reporter::{MetricsReporter, ReportError},
         routers::{AttachRouter, DetachRouter},
         stats::{GetPending, GetPublisherStats, LinkPending, LinkStats, Pending, PublisherStats},
-        timer::TimerCounts,
     },
-    router::{
-        GetLoads, GetRouterStats, Release, RouterActor, RouterStats, Selection,
+    router::{GetLoads, GetRouterStats, Release, RouterActor, RouterStats, Selection},
+    sans_io::{
+        coalescer::CoalescerCounts,
         counts::TableCounts,
-        loads::{Loads, RankLoad, Standing},
+        link::{LinkCounts, LinkId},
+        loads::{Freshness, Loads, RankLoad},
         selection::{Candidates, Cost, SelectError, SelectWorker},
     },
     snapshot::{
         LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, SnapshotRejected, Ticket, WorkerLoad,
     },
     system::{KvMetrics, KvMetricsConfig},
+    timer::TimerCounts,
 };
-
-/// The state machines under the actors: no actix, no tokio, no clock.
-///
-/// They are public so that they can be driven by other runtimes, simulations and model tests; `now` is an argument, and
-/// deadlines come back.
-pub mod sans_io {
-    pub use crate::publisher::{
-        coalescer::{Coalescer, SnapshotContent},
-        link::{Delivery, Link, LinkState},
-        reports::{Change, Report, Reported, Reports, WorkerSlot},
-    };
-    pub use crate::router::{
-        choice::Placement,
-        table::{LoadTable, TakingOver},
-    };
-}
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -14,12 +14,12 @@ use crate::{
     publisher::{
         PublisherActor,
         flush::{AwaitAnnounced, FlushReport, ShutdownAnyway},
-        link::LinkId,
         reporter::MetricsReporter,
         routers::{AttachRouter, DetachRouter},
     },
-    router::{
-        RouterActor, Selection, StopRouter,
+    router::{RouterActor, Selection, StopRouter},
+    sans_io::{
+        link::LinkId,
         selection::{SelectError, SelectWorker},
     },
 };

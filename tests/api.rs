@@ -8,14 +8,14 @@ use std::{error::Error, fmt::Debug, hash::Hash, sync::Arc, time::Duration};
 use actix::prelude::*;
 use actix_kv_metrics::{
     AttachRouter, Backoff, Candidates, Coalescing, CoalescingBuilder, ConfigError, Cost,
-    DetachRouter, DpRank, Flush, FlushReport, ForwardPassMetrics, GetLoads, GetPending,
+    DetachRouter, DpRank, Flush, FlushReport, ForwardPassMetrics, Freshness, GetLoads, GetPending,
     GetPublisherStats, GetRouterStats, InvalidMetrics, KvMetrics, KvMetricsConfig, KvStats, LinkId,
     LoadSnapshot, Loads, MetricsChanged, MetricsReporter, Pending, PublisherActor, PublisherConfig,
     PublisherConfigBuilder, PublisherId, PublisherStats, RankLoad, Release, ReportError,
     RouterActor, RouterConfig, RouterConfigBuilder, RouterStats, SelectError, SelectWorker,
     Selection, SelectionPolicy, Shutdown, SnapshotAck, SnapshotKind, SnapshotRejected,
-    SpecDecodeStats, Standing, TableCounts, Ticket, Undelivered, WorkerId, WorkerJoined,
-    WorkerLeft, WorkerLoad, WorkerRank, WorkerStats,
+    SpecDecodeStats, TableCounts, Ticket, Undelivered, WorkerId, WorkerJoined, WorkerLeft,
+    WorkerLoad, WorkerRank, WorkerStats,
     sans_io::{Coalescer, Delivery, Link, LinkState, LoadTable, Placement, Reports},
     wire::{LoadEvent, WireError},
 };
@@ -281,7 +281,7 @@ fn public_types_are_send_sync_and_debug() {
         SnapshotKind,
         SnapshotRejected,
         SpecDecodeStats,
-        Standing,
+        Freshness,
         TableCounts,
         Ticket,
         Undelivered,
@@ -370,7 +370,7 @@ async fn smoke_load_snapshot_and_get_loads() {
     let load: &RankLoad = loads.get(2).unwrap();
     let metrics = load.metrics.as_ref().unwrap();
     assert_eq!(metrics.kv_stats.kv_active_blocks, 500);
-    assert_eq!(load.standing, Standing::Fresh);
+    assert_eq!(load.freshness, Freshness::Fresh);
     assert!(loads.get(WorkerRank::new(2, 1)).is_none());
 }
 

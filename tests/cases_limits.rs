@@ -283,7 +283,7 @@ fn case_161_after_an_idle_hour_everything_is_well() {
         assert!(!link.lost && link.in_flight_for.is_none() && link.backing_off_for.is_none());
         let loads = router.send(actix_kv_metrics::GetLoads).await.unwrap();
         let load_of = loads.get(1).unwrap();
-        assert_eq!(load_of.standing, actix_kv_metrics::Standing::Fresh);
+        assert_eq!(load_of.freshness, actix_kv_metrics::Freshness::Fresh);
         assert_eq!(reporter.report(load(5)), Ok(()));
         let chosen = router.send(SelectWorker::blocks(1)).await.unwrap().unwrap();
         assert_eq!(chosen.worker(), w(1));

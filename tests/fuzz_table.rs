@@ -11,8 +11,8 @@ use std::{
 };
 
 use actix_kv_metrics::{
-    Candidates, ForwardPassMetrics, LoadSnapshot, Loads, PublisherId, RouterConfig, SelectError,
-    SelectWorker, SnapshotAck, SnapshotKind, Standing, Ticket, WorkerLoad, WorkerRank,
+    Candidates, ForwardPassMetrics, Freshness, LoadSnapshot, Loads, PublisherId, RouterConfig,
+    SelectError, SelectWorker, SnapshotAck, SnapshotKind, Ticket, WorkerLoad, WorkerRank,
     actix::clock,
     sans_io::{LoadTable, Placement},
 };
@@ -227,7 +227,7 @@ impl History {
     /// The cost by its formula, from what the table tells of its workers.
     fn price(&self, request: &Request, loads: &Loads, worker: WorkerRank) -> f64 {
         let fresh = (loads.workers().iter())
-            .filter(|load| load.standing == Standing::Fresh)
+            .filter(|load| load.freshness == Freshness::Fresh)
             .filter_map(|load| load.metrics.as_ref());
         let figures = |metrics: &ForwardPassMetrics| {
             let active = metrics.kv_stats.kv_active_blocks as f64;
@@ -244,8 +244,8 @@ impl History {
         let Some(load) = loads.get(worker) else {
             return f64::NAN;
         };
-        let (active, waiting) = match (&load.metrics, load.standing) {
-            (Some(metrics), Standing::Fresh) => figures(metrics),
+        let (active, waiting) = match (&load.metrics, load.freshness) {
+            (Some(metrics), Freshness::Fresh) => figures(metrics),
             _ => average,
         };
         let missing = request.blocks.saturating_sub(request.overlap(worker));
@@ -302,7 +302,7 @@ impl History {
         prop_assert_eq!(loads.is_empty(), self.table.is_empty());
         for load in loads.workers() {
             prop_assert!(load.booked_requests > 0 || load.booked_blocks == 0);
-            prop_assert_eq!(load.metrics.is_none(), load.standing == Standing::Unknown);
+            prop_assert_eq!(load.metrics.is_none(), load.freshness == Freshness::Unknown);
             let finite = load.metrics.as_ref().is_none_or(|m| m.check().is_ok());
             prop_assert!(finite, "{} was poisoned", load.worker);
         }

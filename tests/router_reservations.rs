@@ -8,9 +8,9 @@ mod router_common;
 use std::time::Duration;
 
 use actix_kv_metrics::{
-    AttachRouter, Coalescing, ForwardPassMetrics, LoadSnapshot, MetricsChanged, MetricsReporter,
-    PublisherActor, PublisherConfig, SelectWorker, SnapshotAck, Standing, Ticket, WorkerLoad,
-    WorkerRank,
+    AttachRouter, Coalescing, ForwardPassMetrics, Freshness, LoadSnapshot, MetricsChanged,
+    MetricsReporter, PublisherActor, PublisherConfig, SelectWorker, SnapshotAck, Ticket,
+    WorkerLoad, WorkerRank,
     actix::{Actor, Addr},
 };
 use common::{ms, settle, sleep, virtual_time, w};
@@ -307,7 +307,7 @@ fn settle_ttl_and_stale_after_are_told_apart() {
         router.full(1, [reports(1, 0), reports(2, 0)]).await;
         router.book(1, 10).await;
         router.book(2, 10).await;
-        let standing = async |worker: u64| router.loads().await.get(worker).unwrap().standing;
+        let freshness = async |worker: u64| router.loads().await.get(worker).unwrap().freshness;
         sleep(ms(19)).await;
         router.delta(2, [reports(1, 1)]).await;
         assert_eq!(router.booked(1).await, (10, 1));
@@ -315,10 +315,10 @@ fn settle_ttl_and_stale_after_are_told_apart() {
         router.delta(3, [reports(1, 1)]).await;
         assert_eq!(router.booked(1).await, (0, 0));
         sleep(ms(39)).await;
-        assert_eq!(standing(2).await, Standing::Fresh);
+        assert_eq!(freshness(2).await, Freshness::Fresh);
         sleep(ms(1)).await;
-        assert_eq!(standing(2).await, Standing::Stale);
-        assert_eq!(standing(1).await, Standing::Fresh);
+        assert_eq!(freshness(2).await, Freshness::Stale);
+        assert_eq!(freshness(1).await, Freshness::Fresh);
         sleep(ms(139)).await;
         assert_eq!(router.booked(2).await, (10, 1));
         sleep(ms(1)).await;
@@ -343,15 +343,15 @@ fn a_worker_that_reports_while_it_has_bookings_is_not_stale() {
         router.book(1, 10).await;
         for step in 0..5 {
             sleep(ms(4_999)).await;
-            let standing = router.loads().await.get(1).unwrap().standing;
-            assert_eq!(standing, Standing::Fresh, "after {step} reports");
+            let freshness = router.loads().await.get(1).unwrap().freshness;
+            assert_eq!(freshness, Freshness::Fresh, "after {step} reports");
             router.delta(3 + step, [reports(1, step)]).await;
         }
         assert_eq!(router.booked(1).await, (10, 1));
         // Its longest life ends before the silence is too long.
         sleep(ms(5_005)).await;
         let loads = router.loads().await;
-        assert_eq!(loads.get(1).unwrap().standing, Standing::Fresh);
+        assert_eq!(loads.get(1).unwrap().freshness, Freshness::Fresh);
         let counts = router.counts().await;
         assert_eq!((counts.expired, counts.went_stale), (1, 0));
         assert!(router.0.connected());

@@ -8,8 +8,8 @@ mod router_common;
 use std::collections::BTreeMap;
 
 use actix_kv_metrics::{
-    AttachRouter, Candidates, Coalescing, ForwardPassMetrics, MetricsChanged, PublisherActor,
-    PublisherConfig, SelectError, SelectWorker, Selection, SnapshotAck, Standing, WorkerId,
+    AttachRouter, Candidates, Coalescing, ForwardPassMetrics, Freshness, MetricsChanged,
+    PublisherActor, PublisherConfig, SelectError, SelectWorker, Selection, SnapshotAck, WorkerId,
     WorkerRank, actix::Actor,
 };
 use common::{ms, settle, sleep, virtual_time, w};
@@ -405,15 +405,15 @@ fn g15_a_stale_worker_is_not_taken_to_be_idle() {
         let ticket = router.book(1, 10).await;
         sleep(ms(4_999)).await;
         assert_eq!(
-            router.loads().await.get(1).unwrap().standing,
-            Standing::Fresh
+            router.loads().await.get(1).unwrap().freshness,
+            Freshness::Fresh
         );
         sleep(ms(1)).await;
         router.delta(2, [reports(2, 300)]).await;
         let loads = router.loads().await;
-        assert_eq!(loads.get(1).unwrap().standing, Standing::Stale);
+        assert_eq!(loads.get(1).unwrap().freshness, Freshness::Stale);
         // Worker 2 has nothing booked, so its silence says nothing.
-        assert_eq!(loads.get(2).unwrap().standing, Standing::Fresh);
+        assert_eq!(loads.get(2).unwrap().freshness, Freshness::Fresh);
         let chosen = draws(&router, 50, &request()).await;
         assert_eq!(chosen, BTreeMap::from([(w(2), 50)]));
         let selection = router.select(pinned(1)).await.unwrap();
@@ -423,7 +423,7 @@ fn g15_a_stale_worker_is_not_taken_to_be_idle() {
         // A sign of life, and its word counts again.
         router.delta(3, [reports(1, 1)]).await;
         let loads = router.loads().await;
-        assert_eq!(loads.get(1).unwrap().standing, Standing::Fresh);
+        assert_eq!(loads.get(1).unwrap().freshness, Freshness::Fresh);
         let chosen = draws(&router, 50, &request()).await;
         assert_eq!(chosen, BTreeMap::from([(w(1), 50)]));
         let counts = router.counts().await;

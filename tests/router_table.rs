@@ -8,8 +8,8 @@ mod router_common;
 use std::{cell::RefCell, rc::Rc};
 
 use actix_kv_metrics::{
-    ForwardPassMetrics, LoadSnapshot, PublisherId, RouterActor, RouterConfig, SelectError,
-    SelectWorker, SnapshotAck, SpecDecodeStats, Standing,
+    ForwardPassMetrics, Freshness, LoadSnapshot, PublisherId, RouterActor, RouterConfig,
+    SelectError, SelectWorker, SnapshotAck, SpecDecodeStats,
     actix::{ActorContext, Context, Handler, Message, Supervisor},
 };
 use common::{ms, sleep, virtual_time, w};
@@ -151,8 +151,8 @@ fn g13_a_higher_life_takes_a_worker_over_and_a_lower_one_is_late() {
         let load = loads.get(1).unwrap();
         assert_eq!((load.publisher, load.life), (Q, 6));
         assert_eq!(
-            (load.standing, load.booked_requests),
-            (Standing::Unknown, 0)
+            (load.freshness, load.booked_requests),
+            (Freshness::Unknown, 0)
         );
         assert!(!router.release(ticket).await);
 

@@ -9,9 +9,10 @@ mod sync {
 }
 
 #[allow(dead_code)]
-#[path = "../src/publisher/slot.rs"]
-mod slot;
+#[path = "../src/sans_io/conflate.rs"]
+mod conflate;
 
+use conflate::{Offered, Slot};
 use loom::{
     sync::{
         Arc,
@@ -19,7 +20,6 @@ use loom::{
     },
     thread,
 };
-use slot::{Offered, Slot};
 
 /// What the reporters and the publisher share: the slot, and the wake-ups in the publisher's mailbox.
 #[derive(Clone)]

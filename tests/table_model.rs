@@ -11,8 +11,8 @@ use std::{
 };
 
 use actix_kv_metrics::{
-    Candidates, ForwardPassMetrics, LoadSnapshot, PublisherId, RouterConfig, SelectError,
-    SelectWorker, SnapshotAck, SnapshotKind, SpecDecodeStats, Standing, TableCounts, Ticket,
+    Candidates, ForwardPassMetrics, Freshness, LoadSnapshot, PublisherId, RouterConfig,
+    SelectError, SelectWorker, SnapshotAck, SnapshotKind, SpecDecodeStats, TableCounts, Ticket,
     WorkerLoad, WorkerRank,
     actix::clock,
     sans_io::{LoadTable, Placement},
@@ -695,14 +695,14 @@ impl History {
         assert_eq!(ranks, expected);
         for load in loads.workers() {
             let worker = &model.workers[&load.worker];
-            let standing = match (&worker.metrics, worker.stale) {
-                (None, _) => Standing::Unknown,
-                (Some(_), true) => Standing::Stale,
-                (Some(_), false) => Standing::Fresh,
+            let freshness = match (&worker.metrics, worker.stale) {
+                (None, _) => Freshness::Unknown,
+                (Some(_), true) => Freshness::Stale,
+                (Some(_), false) => Freshness::Fresh,
             };
             assert_eq!(
-                (load.publisher, load.life, &load.metrics, load.standing),
-                (worker.owner, worker.life, &worker.metrics, standing),
+                (load.publisher, load.life, &load.metrics, load.freshness),
+                (worker.owner, worker.life, &worker.metrics, freshness),
                 "{}",
                 load.worker
             );

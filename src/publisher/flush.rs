@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 use actix::{ActorContext, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture};
 use tokio::sync::oneshot;
 
-use super::{
-    PublisherActor,
-    link::{Link, LinkId},
-    reports::Reports,
+use super::PublisherActor;
+use crate::{
+    metrics::WorkerRank,
+    sans_io::{
+        link::{Link, LinkId},
+        reports::Reports,
+    },
+    snapshot::LoadSnapshot,
 };
-use crate::{metrics::WorkerRank, snapshot::LoadSnapshot};
 
 /// Publishes every open window now. Answers when all that is newest at this moment was acknowledged by every router,
 /// failed once, or its router is gone, and after `within` at the latest. With nothing open it sends nothing.
@@ -181,7 +184,7 @@ impl Handler<Flush> for PublisherActor {
             let _ = answer.send(report.clone());
         } else {
             self.flush(now, now.checked_add(msg.within), false, answer);
-            self.pump(ctx, now);
+            self.drive(ctx, now);
         }
         answer_of(report)
     }
@@ -221,7 +224,7 @@ impl Handler<BeginShutdown> for PublisherActor {
         }
         self.closing = true;
         self.flush(now, msg.deadline, true, msg.answer);
-        self.pump(ctx, now);
+        self.drive(ctx, now);
     }
 }
 
@@ -250,7 +253,7 @@ impl Handler<AwaitAnnounced> for PublisherActor {
                 answer: Some(answer),
             });
             if !is_timed {
-                self.pump(ctx, now);
+                self.drive(ctx, now);
             }
         } else {
             drop(answer);

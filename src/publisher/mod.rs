@@ -2,7 +2,6 @@
 
 use std::{
     pin::Pin,
-    sync,
     task::{Context as TaskContext, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -11,32 +10,26 @@ use actix::{Actor, ActorFuture, AsyncContext, Context, Handler, Message, Running
 
 use crate::{
     config::PublisherConfig,
-    epoch,
     metrics::{ForwardPassMetrics, InvalidMetrics, KeptMetrics, WorkerRank},
+    sans_io::{
+        link::{Delivery, Link},
+        reports::{Reported, Reports, WorkerSlot},
+    },
     snapshot::{PublisherId, Ticket},
+    stamp,
+    timer::{DeadlineTimer, TICK},
     turns::Turns,
 };
 
-pub(crate) mod coalescer;
 pub(crate) mod flush;
-pub(crate) mod link;
-mod lives;
 pub(crate) mod reporter;
-pub(crate) mod reports;
-mod router_has;
 pub(crate) mod routers;
-mod slot;
 pub(crate) mod stats;
-pub(crate) mod timer;
-mod windows;
 
 use self::{
     flush::{FlushReport, Waiter},
-    link::{Delivery, Link},
-    reports::{Reported, Reports, WorkerSlot},
     routers::{Ack, Attached, delivery},
     stats::PublisherStats,
-    timer::{DeadlineTimer, TICK},
 };
 
 /// A worker's load, by plain message. For reports every few milliseconds prefer a
@@ -106,12 +99,12 @@ pub struct PublisherActor {
     timer: DeadlineTimer,
     /// When reports have kept the timer from its turn for too long, or a router has been silent for long.
     overdue_at: Option<Instant>,
-    /// [`AfterMessages`] is on the context.
-    after_messages: bool,
+    /// [`AckPoller`] is on the context.
+    ack_poller: bool,
     /// Gives it another turn.
     waker: Option<Waker>,
     turns: Turns,
-    /// The clock as it was read in this turn, while [`AfterMessages`] is there to end the turn.
+    /// The clock as it was read in this turn, while [`AckPoller`] is there to end the turn.
     time: Option<Instant>,
     waiters: Vec<Waiter>,
     /// A shutdown has begun: nothing more is taken.
@@ -124,7 +117,7 @@ pub struct PublisherActor {
 impl PublisherActor {
     /// A publisher that knows no worker and no router.
     pub fn new(config: PublisherConfig) -> Self {
-        let incarnation = epoch::next();
+        let incarnation = stamp::next();
         Self {
             id: PublisherId::new(config.id().unwrap_or(incarnation), incarnation),
             config,
@@ -134,7 +127,7 @@ impl PublisherActor {
             sequence: 0,
             timer: DeadlineTimer::default(),
             overdue_at: None,
-            after_messages: false,
+            ack_poller: false,
             waker: None,
             turns: Turns::default(),
             time: None,
@@ -154,7 +147,7 @@ impl PublisherActor {
     fn begin_message(&mut self, ctx: &mut Context<Self>) -> Instant {
         let over = self.turns.handle_message(ctx);
         let time = self.time.unwrap_or_else(now);
-        self.time = (self.after_messages && !over).then_some(time);
+        self.time = (self.ack_poller && !over).then_some(time);
         time
     }
 
@@ -165,17 +158,17 @@ impl PublisherActor {
     }
 
     /// Sends what is due and may be sent, answers who can be answered, and makes the timer fit the rest.
-    fn pump(&mut self, ctx: &mut Context<Self>, now: Instant) {
-        self.pump_overdue(ctx, now, Duration::ZERO);
+    fn drive(&mut self, ctx: &mut Context<Self>, now: Instant) {
+        self.drive_overdue(ctx, now, Duration::ZERO);
     }
 
     /// The same after a message. What fell due within the last tick is left to the timer, which takes all that fall due
     /// in a tick together; but if messages keep the timer from its turn, it is not waited for.
-    fn pump_after_message(&mut self, ctx: &mut Context<Self>, now: Instant) {
-        self.pump_overdue(ctx, now, TICK);
+    fn drive_after_message(&mut self, ctx: &mut Context<Self>, now: Instant) {
+        self.drive_overdue(ctx, now, TICK);
     }
 
-    fn pump_overdue(&mut self, ctx: &mut Context<Self>, now: Instant, overdue: Duration) {
+    fn drive_overdue(&mut self, ctx: &mut Context<Self>, now: Instant, overdue: Duration) {
         if self.shut.is_some() {
             // Also when a supervisor has started it again: it sends nothing and arms nothing.
             return;
@@ -183,7 +176,7 @@ impl PublisherActor {
         for attached in &mut self.attached {
             let link = &mut attached.link;
             if !link.is_due(now, overdue) {
-                link.tell_silence(now);
+                link.warn_if_unanswered(now);
                 continue;
             }
             let next = link.poll_transmit(self.id, &mut self.sequence, &self.reports, now);
@@ -208,13 +201,13 @@ impl PublisherActor {
             .filter_map(|attached| attached.link.poll_timeout())
             .chain(deadlines)
             .min();
-        let silent = self.attached.iter().filter_map(|a| a.link.silent_at());
+        let silent = self.attached.iter().filter_map(|a| a.link.unanswered_at());
         let overdue = wanted.map(|wanted| wanted + TICK);
         self.overdue_at = silent.chain(overdue).min();
         self.timer.reconcile(ctx, now, wanted, Self::handle_timer);
-        if !self.after_messages && self.has_to_wait() {
-            self.after_messages = true;
-            ctx.spawn(AfterMessages);
+        if !self.ack_poller && self.has_to_wait() {
+            self.ack_poller = true;
+            ctx.spawn(AckPoller);
         }
     }
 
@@ -222,7 +215,7 @@ impl PublisherActor {
         if !self.timer.handle_fired(generation) {
             return;
         }
-        self.pump(ctx, now());
+        self.drive(ctx, now());
         // It may have had its turn before this callback: then nothing listens yet for the answer to what was just sent.
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();
@@ -251,7 +244,7 @@ impl PublisherActor {
             }
         }
         if look {
-            self.pump_after_message(ctx, now);
+            self.drive_after_message(ctx, now);
         }
     }
 
@@ -261,7 +254,7 @@ impl PublisherActor {
                 attached.link.handle_joined(slot, report, now);
             }
         }
-        self.pump_after_message(ctx, now);
+        self.drive_after_message(ctx, now);
     }
 
     fn handle_left(
@@ -275,7 +268,7 @@ impl PublisherActor {
         for attached in &mut self.attached {
             attached.link.handle_left(slot, worker, living, now);
         }
-        self.pump_after_message(ctx, now);
+        self.drive_after_message(ctx, now);
     }
 
     /// Polls the acknowledgement of every link, and sends on where one came.
@@ -300,14 +293,14 @@ impl PublisherActor {
                 answered = true;
             }
             if answered {
-                self.pump(ctx, now());
+                self.drive(ctx, now());
             } else if self.has_to_wait() {
                 if !(self.waker.as_ref()).is_some_and(|waker| waker.will_wake(task.waker())) {
                     self.waker = Some(task.waker().clone());
                 }
                 return Poll::Pending;
             } else {
-                self.after_messages = false;
+                self.ack_poller = false;
                 self.waker = None;
                 return Poll::Ready(());
             }
@@ -348,7 +341,7 @@ impl Supervised for PublisherActor {
     /// Nothing is armed here: cancellations of the former life are still queued, and handle numbers start again.
     fn restarting(&mut self, ctx: &mut Context<Self>) {
         self.timer.handle_restart();
-        self.after_messages = false;
+        self.ack_poller = false;
         self.time = None;
         for attached in &mut self.attached {
             attached.ack = None;
@@ -372,9 +365,9 @@ impl Drop for PublisherActor {
 
 /// The one future beside the timer: polled whenever the mailbox has been drained, it hears the acknowledgements of all
 /// links. It is there while there is something to wait for.
-struct AfterMessages;
+struct AckPoller;
 
-impl ActorFuture<PublisherActor> for AfterMessages {
+impl ActorFuture<PublisherActor> for AckPoller {
     type Output = ();
 
     fn poll(
@@ -398,7 +391,7 @@ impl Handler<Resume> for PublisherActor {
     type Result = ();
 
     fn handle(&mut self, _: Resume, ctx: &mut Context<Self>) {
-        self.pump(ctx, now());
+        self.drive(ctx, now());
     }
 }
 

@@ -8,15 +8,15 @@ use std::sync::{
 use actix::{Addr, Context, Handler, Message};
 use thiserror::Error;
 
-use super::{
-    PublisherActor,
-    reports::{ReporterSlot, WaitingReport},
-    slot::Offered,
-};
+use super::PublisherActor;
 use crate::{
-    epoch,
     metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
+    sans_io::{
+        conflate::Offered,
+        reports::{ReporterSlot, WaitingReport},
+    },
     snapshot::Ticket,
+    stamp,
 };
 
 /// Reports the load of one worker rank, from any thread, as often as it likes.
@@ -64,7 +64,7 @@ impl MetricsReporter {
         publisher: Arc<Addr<PublisherActor>>,
         worker: impl Into<WorkerRank>,
     ) -> Self {
-        let slot = Arc::new(ReporterSlot::new(worker.into(), epoch::next()));
+        let slot = Arc::new(ReporterSlot::new(worker.into(), stamp::next()));
         publisher.do_send(ReporterMade(slot.clone()));
         Self {
             slot,

@@ -6,12 +6,10 @@ use actix::{
     Context, Handler, MailboxError, Message, MessageResult, Recipient, dev::RecipientRequest,
 };
 
-use super::{
-    PublisherActor,
-    link::{Delivery, Link, LinkId},
-};
+use super::PublisherActor;
 use crate::{
     config::Coalescing,
+    sans_io::link::{Delivery, Link, LinkId},
     snapshot::{LoadSnapshot, SnapshotAck, SnapshotKind, SnapshotRejected},
 };
 
@@ -102,7 +100,7 @@ impl Handler<AttachRouter> for PublisherActor {
         if let Some(attached) = known {
             attached.link.handle_attached_again(msg.coalescing, now);
             let id = attached.link.id();
-            self.pump(ctx, now);
+            self.drive(ctx, now);
             return MessageResult(id);
         }
         self.next_link += 1;
@@ -113,7 +111,7 @@ impl Handler<AttachRouter> for PublisherActor {
             router: msg.router,
             ack: None,
         });
-        self.pump(ctx, now);
+        self.drive(ctx, now);
         MessageResult(id)
     }
 }
@@ -129,7 +127,7 @@ impl Handler<DetachRouter> for PublisherActor {
         };
         let attached = self.attached.remove(place);
         attached.router.do_send(self.closed());
-        self.pump(ctx, now);
+        self.drive(ctx, now);
         true
     }
 }

@@ -4,13 +4,15 @@ use std::time::{Duration, Instant};
 
 use actix::{Context, Handler, Message, MessageResult};
 
-use super::{
-    PublisherActor,
-    coalescer::CoalescerCounts,
-    link::{Link, LinkCounts, LinkId, LinkState},
+use super::PublisherActor;
+use crate::{
+    metrics::WorkerRank,
+    sans_io::{
+        coalescer::CoalescerCounts,
+        link::{Link, LinkCounts, LinkId, LinkState},
+    },
     timer::TimerCounts,
 };
-use crate::metrics::WorkerRank;
 
 /// Asks a publisher for its counters.
 #[derive(Debug, Clone, Copy, Default)]

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use actix_kv_metrics::{
-    Candidates, ConfigError, LoadSnapshot, RankLoad, RouterConfig, SelectWorker, SnapshotAck,
-    Standing, Ticket, WorkerRank,
+    Candidates, ConfigError, Freshness, LoadSnapshot, RankLoad, RouterConfig, SelectWorker,
+    SnapshotAck, Ticket, WorkerRank,
     sans_io::{LoadTable, Placement},
 };
 
@@ -69,7 +69,7 @@ impl Informed {
         let known = load
             .metrics
             .as_ref()
-            .filter(|_| load.standing == Standing::Fresh);
+            .filter(|_| load.freshness == Freshness::Fresh);
         let (active, waiting) = known.map_or((0, 0), |metrics| {
             let waiting = metrics.worker_stats.num_requests_waiting;
             (metrics.kv_stats.kv_active_blocks, waiting)

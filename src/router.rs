@@ -11,25 +11,15 @@ use tokio::sync::oneshot;
 use crate::{
     config::RouterConfig,
     metrics::WorkerRank,
+    sans_io::{
+        counts::TableCounts,
+        loads::Loads,
+        pricing::Placement,
+        selection::{Cost, SelectError, SelectWorker},
+        table::{LoadTable, PartialSnapshot},
+    },
     snapshot::{LoadSnapshot, SnapshotAck, SnapshotRejected, Ticket},
     turns::Turns,
-};
-
-pub(crate) mod choice;
-pub(crate) mod counts;
-mod index;
-pub(crate) mod loads;
-mod publishers;
-mod reservations;
-pub(crate) mod selection;
-pub(crate) mod table;
-
-use self::{
-    choice::Placement,
-    counts::TableCounts,
-    loads::Loads,
-    selection::{Cost, SelectError, SelectWorker},
-    table::{LoadTable, TakingOver},
 };
 
 impl Message for SelectWorker {
@@ -64,7 +54,7 @@ impl Selection {
         &self.placement.cost
     }
 
-    /// Leaves the booking standing.
+    /// Leaves the booking freshness.
     pub fn into_ticket(mut self) -> Ticket {
         self.router = None;
         self.placement.ticket
@@ -142,7 +132,7 @@ pub struct RouterActor {
 /// A snapshot that is taken over piece by piece, and who is told when it is.
 #[derive(Debug)]
 struct Waiting {
-    snapshot: TakingOver,
+    snapshot: PartialSnapshot,
     answer: oneshot::Sender<SnapshotAck>,
 }
 

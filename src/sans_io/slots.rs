@@ -7,12 +7,12 @@
 const NIL: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy)]
-struct Link {
+struct Neighbours {
     previous: u32,
     next: u32,
 }
 
-const UNLINKED: Link = Link {
+const UNLINKED: Neighbours = Neighbours {
     previous: NIL,
     next: NIL,
 };
@@ -43,7 +43,7 @@ impl Chain {
 
 /// The neighbours of every slot; one `Links` serves several [`Chain`]s as long as a slot is in at most one of them.
 #[derive(Debug, Default)]
-pub(crate) struct Links(Vec<Link>);
+pub(crate) struct Links(Vec<Neighbours>);
 
 impl Links {
     /// Appends `slot`, which must not be in any chain of these links.
@@ -53,7 +53,7 @@ impl Links {
         if index >= self.0.len() {
             self.0.resize(index + 1, UNLINKED);
         }
-        self.0[index] = Link {
+        self.0[index] = Neighbours {
             previous: chain.back,
             next: NIL,
         };

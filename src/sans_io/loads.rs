@@ -55,7 +55,7 @@ pub struct RankLoad {
     /// Time since its newest metrics arrived, or since it was first heard of.
     pub age: Duration,
     /// How far its metrics can be trusted.
-    pub standing: Standing,
+    pub freshness: Freshness,
     /// Whether it is at or over the saturation threshold, bookings included.
     pub saturated: bool,
     /// Blocks booked and not yet seen in a report.
@@ -67,7 +67,7 @@ pub struct RankLoad {
 /// How far a worker's metrics can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Standing {
+pub enum Freshness {
     /// They are its newest.
     Fresh,
     /// It has not reported in this life.
@@ -91,10 +91,10 @@ impl LoadTable {
                     life: row.life,
                     metrics: row.metrics.as_ref().map(ForwardPassMetrics::from),
                     age: now.saturating_duration_since(row.arrived_at),
-                    standing: match &row.metrics {
-                        None => Standing::Unknown,
-                        Some(_) if row.stale => Standing::Stale,
-                        Some(_) => Standing::Fresh,
+                    freshness: match &row.metrics {
+                        None => Freshness::Unknown,
+                        Some(_) if row.stale => Freshness::Stale,
+                        Some(_) => Freshness::Fresh,
                     },
                     saturated: row.saturated,
                     booked_blocks: booked.blocks,

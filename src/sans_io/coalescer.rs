@@ -18,9 +18,9 @@ use std::{
 };
 
 use super::{
-    lives::EndedLives,
+    at_router::{AtRouter, Difference, OlderValues},
+    departed::DepartedLives,
     reports::{Change, Report, Reports, WorkerSlot},
-    router_has::{Difference, OlderValues, RouterHas},
     windows::{NEVER, Nanos, Phase, Windows, nanos},
 };
 use crate::{config::Coalescing, metrics::WorkerRank, snapshot::WorkerLoad};
@@ -34,7 +34,7 @@ use crate::{config::Coalescing, metrics::WorkerRank, snapshot::WorkerLoad};
 #[derive(Debug)]
 pub struct Coalescer {
     settings: Coalescing,
-    epoch: Instant,
+    origin: Instant,
     last_now: Instant,
     now: Nanos,
     windows: Windows,
@@ -43,7 +43,7 @@ pub struct Coalescer {
     departures: BTreeSet<WorkerRank>,
     departures_out: Vec<WorkerRank>,
     /// Lives that ended within the last `max_delay`.
-    ended: EndedLives,
+    ended: DepartedLives,
     wants_full: bool,
     out: Option<Out>,
     rounds: u64,
@@ -87,7 +87,7 @@ struct Out {
 
 #[derive(Debug, Clone, Copy)]
 struct Tracked {
-    router_has: RouterHas,
+    at_router: AtRouter,
     /// When this life began, if that was right after another.
     reborn_at: Nanos,
     /// And so did the one before: this one waits for its window.
@@ -102,7 +102,7 @@ struct Tracked {
 
 impl Tracked {
     const NEW: Self = Self {
-        router_has: RouterHas::Nothing,
+        at_router: AtRouter::Nothing,
         reborn_at: NEVER,
         flaps: false,
         last_activity: NEVER,
@@ -118,7 +118,7 @@ impl Coalescer {
     pub fn new(settings: Coalescing, now: Instant) -> Self {
         Self {
             settings,
-            epoch: now,
+            origin: now,
             last_now: now,
             now: 0,
             windows: Windows::new(settings),
@@ -126,7 +126,7 @@ impl Coalescer {
             older: OlderValues::default(),
             departures: BTreeSet::new(),
             departures_out: Vec::new(),
-            ended: EndedLives::new(settings.max_delay()),
+            ended: DepartedLives::new(settings.max_delay()),
             wants_full: true,
             out: None,
             rounds: 0,
@@ -177,14 +177,14 @@ impl Coalescer {
         } else {
             self.counts.coalesced += 1;
         }
-        let has = self.tracked[slot.0 as usize].router_has;
-        if has == RouterHas::Newest {
+        let has = self.tracked[slot.0 as usize].at_router;
+        if has == AtRouter::Newest {
             let older = self.older.keep(change.before().clone());
-            self.tracked[slot.0 as usize].router_has = older;
-        } else if has == RouterHas::Nothing && before == Phase::Closed {
+            self.tracked[slot.0 as usize].at_router = older;
+        } else if has == AtRouter::Nothing && before == Phase::Closed {
             self.begin_life(slot, report.worker);
         }
-        self.weigh(slot, report);
+        self.update_window(slot, report);
         self.tracked[slot.0 as usize].last_activity = self.now;
         self.windows.phase(slot.0) != before
     }
@@ -193,17 +193,17 @@ impl Coalescer {
     pub fn handle_joined(&mut self, slot: WorkerSlot, report: &Report, now: Instant) {
         self.advance(now);
         self.track(slot);
-        if self.tracked[slot.0 as usize].router_has == RouterHas::Nothing {
+        if self.tracked[slot.0 as usize].at_router == AtRouter::Nothing {
             self.begin_life(slot, report.worker);
         } else {
             let flaps = self.was_reborn_recently(slot);
             let tracked = &mut self.tracked[slot.0 as usize];
             tracked.flaps = flaps;
             tracked.reborn_at = self.now;
-            self.older.forget(tracked.router_has);
-            tracked.router_has = RouterHas::OtherLife;
+            self.older.forget(tracked.at_router);
+            tracked.at_router = AtRouter::OtherLife;
         }
-        self.weigh(slot, report);
+        self.update_window(slot, report);
     }
 
     /// The worker that was in `slot` left; `living` are left.
@@ -219,8 +219,8 @@ impl Coalescer {
         self.windows.close(slot.0);
         self.end_life(slot, worker);
         let was = std::mem::replace(&mut self.tracked[slot.0 as usize], Tracked::NEW);
-        self.older.forget(was.router_has);
-        if self.wants_full || was.router_has == RouterHas::Nothing {
+        self.older.forget(was.at_router);
+        if self.wants_full || was.at_router == AtRouter::Nothing {
             return;
         }
         self.departures.insert(worker);
@@ -253,8 +253,8 @@ impl Coalescer {
             if tracked.sent_in != self.rounds {
                 continue;
             }
-            self.older.forget(tracked.router_has);
-            tracked.router_has = RouterHas::Unknown;
+            self.older.forget(tracked.at_router);
+            tracked.at_router = AtRouter::Unknown;
             tracked.differs_since = tracked.differs_since.min(tracked.sent_differs_since);
             if self.windows.phase(slot as u32) != Phase::Urgent {
                 self.windows.open_at_once(slot as u32, Phase::Due);
@@ -297,10 +297,10 @@ impl Coalescer {
     /// When the first window falls due; `None`: none will. Not after the last `now` if something is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.is_due_at_once() {
-            return Some(self.epoch);
+            return Some(self.origin);
         }
         let first = self.windows.first_deadline();
-        (first != NEVER).then(|| self.epoch + Duration::from_nanos(first))
+        (first != NEVER).then(|| self.origin + Duration::from_nanos(first))
     }
 
     /// Takes everything that is due, urgent or not, and compares it with what the router has. `None`: nothing is left.
@@ -349,7 +349,7 @@ impl Coalescer {
     pub fn age(&self, slot: WorkerSlot, now: Instant) -> Option<Duration> {
         let since = self.tracked.get(slot.0 as usize)?.differs_since;
         (since != NEVER).then(|| {
-            now.saturating_duration_since(self.epoch)
+            now.saturating_duration_since(self.origin)
                 .saturating_sub(Duration::from_nanos(since))
         })
     }
@@ -359,7 +359,7 @@ impl Coalescer {
             return;
         }
         self.last_now = now;
-        let now = nanos(now.saturating_duration_since(self.epoch));
+        let now = nanos(now.saturating_duration_since(self.origin));
         self.now = self.now.max(now.min(NEVER - 1));
     }
 
@@ -371,7 +371,7 @@ impl Coalescer {
     }
 
     /// Opens, moves or leaves the worker's window after its report became `report`.
-    fn weigh(&mut self, slot: WorkerSlot, report: &Report) {
+    fn update_window(&mut self, slot: WorkerSlot, report: &Report) {
         let difference = self.difference(slot, report);
         let (now, index) = (self.now, slot.0);
         let tracked = &mut self.tracked[index as usize];
@@ -406,14 +406,14 @@ impl Coalescer {
 
     fn difference(&self, slot: WorkerSlot, report: &Report) -> Difference {
         let tracked = &self.tracked[slot.0 as usize];
-        let has = match tracked.router_has {
-            RouterHas::Nothing | RouterHas::OtherLife if tracked.flaps => {
+        let has = match tracked.at_router {
+            AtRouter::Nothing | AtRouter::OtherLife if tracked.flaps => {
                 return Difference::Significant;
             }
-            RouterHas::Nothing | RouterHas::OtherLife => return Difference::Urgent,
-            RouterHas::Unknown => return Difference::Significant,
-            RouterHas::Newest => return Difference::None,
-            RouterHas::Older(place) => self.older.at(place),
+            AtRouter::Nothing | AtRouter::OtherLife => return Difference::Urgent,
+            AtRouter::Unknown => return Difference::Significant,
+            AtRouter::Newest => return Difference::None,
+            AtRouter::Older(place) => self.older.at(place),
         };
         let first_report = has.metrics.is_none() && report.metrics.is_some();
         if first_report && tracked.flaps {
@@ -439,7 +439,7 @@ impl Coalescer {
     fn end_life(&mut self, slot: WorkerSlot, worker: WorkerRank) {
         let tracked = self.tracked[slot.0 as usize];
         let reborn = tracked.flaps || self.was_reborn_recently(slot);
-        if reborn || tracked.router_has != RouterHas::Nothing {
+        if reborn || tracked.at_router != AtRouter::Nothing {
             self.ended.insert(worker, self.now, reborn);
         }
     }
@@ -487,8 +487,8 @@ impl Coalescer {
                 self.counts.suppressed += 1;
                 let tracked = &mut self.tracked[slot.0 as usize];
                 tracked.differs_since = NEVER;
-                self.older.forget(tracked.router_has);
-                tracked.router_has = RouterHas::Newest;
+                self.older.forget(tracked.at_router);
+                tracked.at_router = AtRouter::Newest;
             } else {
                 workers.push(self.take(slot, report));
             }
@@ -505,8 +505,8 @@ impl Coalescer {
     fn take(&mut self, slot: WorkerSlot, report: &Report) -> WorkerLoad {
         let tracked = &mut self.tracked[slot.0 as usize];
         let age = self.now.saturating_sub(tracked.differs_since);
-        self.older.forget(tracked.router_has);
-        tracked.router_has = RouterHas::Newest;
+        self.older.forget(tracked.at_router);
+        tracked.at_router = AtRouter::Newest;
         tracked.flaps &= report.metrics.is_none();
         tracked.sent_in = self.rounds;
         tracked.sent_differs_since = std::mem::replace(&mut tracked.differs_since, NEVER);

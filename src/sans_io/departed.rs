@@ -12,7 +12,7 @@ use crate::metrics::WorkerRank;
 
 /// Lives that ended within the last `max_delay`.
 #[derive(Debug)]
-pub(super) struct EndedLives {
+pub(super) struct DepartedLives {
     max_delay: Nanos,
     ended: HashMap<WorkerRank, Ended, RandomState>,
     /// How many are worth a look for those that ended too long ago.
@@ -26,7 +26,7 @@ struct Ended {
     reborn: bool,
 }
 
-impl EndedLives {
+impl DepartedLives {
     pub(super) fn new(max_delay: Duration) -> Self {
         Self {
             max_delay: nanos(max_delay),

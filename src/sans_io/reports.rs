@@ -10,11 +10,11 @@ use std::{
 
 use foldhash::fast::RandomState;
 
-use super::slot::Slot;
+use super::conflate::Slot;
 use crate::{
-    epoch,
     metrics::{ForwardPassMetrics, KeptMetrics, WorkerRank},
     snapshot::Ticket,
+    stamp,
 };
 
 /// Place of a living worker in the table; used again after it left.
@@ -233,7 +233,7 @@ impl Reports {
     }
 
     /// The same, in the form that is kept.
-    pub(super) fn handle_kept(
+    pub(crate) fn handle_kept(
         &mut self,
         worker: WorkerRank,
         metrics: KeptMetrics,
@@ -241,7 +241,7 @@ impl Reports {
     ) -> Reported {
         let slot = match self.slots.get(&worker) {
             Some(slot) => *slot,
-            None => self.begin(worker, epoch::next(), None),
+            None => self.begin(worker, stamp::next(), None),
         };
         let Some(row) = &mut self.rows[slot.0 as usize] else {
             return Reported::Late;
@@ -253,7 +253,7 @@ impl Reports {
 
     /// A worker is known and has not reported yet. `None` if it is known already.
     pub fn handle_joined(&mut self, worker: WorkerRank) -> Option<WorkerSlot> {
-        (!self.slots.contains_key(&worker)).then(|| self.begin(worker, epoch::next(), None))
+        (!self.slots.contains_key(&worker)).then(|| self.begin(worker, stamp::next(), None))
     }
 
     /// A worker left: its life ends. `None` if it is not known.
@@ -284,7 +284,7 @@ impl Reports {
         row.life = if reporter.life > row.life {
             reporter.life
         } else {
-            epoch::next()
+            stamp::next()
         };
         row.metrics = None;
         row.admitted = Admitted::default();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     fn reporter() -> Arc<ReporterSlot> {
-        Arc::new(ReporterSlot::new(W, epoch::next()))
+        Arc::new(ReporterSlot::new(W, stamp::next()))
     }
 
     #[track_caller]
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(reports.handle_reporter(older.clone()), None);
         assert_eq!(
             older.waiting.offer(|_| ()),
-            super::super::slot::Offered::Closed
+            super::super::conflate::Offered::Closed
         );
     }
 

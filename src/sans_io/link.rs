@@ -95,7 +95,7 @@ pub struct Link {
     failures_in_row: u32,
     unpaced: bool,
     arrived: u64,
-    silence_told: bool,
+    warned_unanswered: bool,
     counts: LinkCounts,
 }
 
@@ -133,7 +133,7 @@ impl Link {
             failures_in_row: 0,
             unpaced: false,
             arrived: 0,
-            silence_told: false,
+            warned_unanswered: false,
             counts: LinkCounts::default(),
         }
     }
@@ -169,12 +169,12 @@ impl Link {
     }
 
     /// Whether a change of membership is still on its way to the router.
-    pub(super) fn is_announcing(&self) -> bool {
+    pub(crate) fn is_announcing(&self) -> bool {
         !self.is_lost() && (self.is_in_flight() || self.coalescer.is_urgent())
     }
 
     /// The snapshot, counted from 1, whose acknowledgement means that the router knows the present workers.
-    pub(super) fn announced(&self) -> u64 {
+    pub(crate) fn announced(&self) -> u64 {
         self.counts.snapshots + u64::from(self.coalescer.is_urgent())
     }
 
@@ -371,7 +371,7 @@ impl Link {
     fn acknowledge(&mut self, sequence: u64) {
         self.acknowledged = Some(sequence);
         self.failures_in_row = 0;
-        self.silence_told = false;
+        self.warned_unanswered = false;
         self.counts.acknowledged += 1;
         self.state = LinkState::Idle;
     }
@@ -395,17 +395,19 @@ impl Link {
     }
 
     /// When the snapshot in flight will have been unanswered for long; `None`: nothing is, or that has been told.
-    pub(super) fn silent_at(&self) -> Option<Instant> {
+    pub(crate) fn unanswered_at(&self) -> Option<Instant> {
         match self.state {
-            LinkState::InFlight { since, .. } if !self.silence_told => Some(later(since, SILENCE)),
+            LinkState::InFlight { since, .. } if !self.warned_unanswered => {
+                Some(later(since, SILENCE))
+            }
             _ => None,
         }
     }
 
     /// Warns once if the snapshot in flight has been unanswered for long.
-    pub(super) fn tell_silence(&mut self, now: Instant) {
-        if self.silent_at().is_some_and(|at| at <= now) {
-            self.silence_told = true;
+    pub(crate) fn warn_if_unanswered(&mut self, now: Instant) {
+        if self.unanswered_at().is_some_and(|at| at <= now) {
+            self.warned_unanswered = true;
             tracing::warn!(link = %self.id, "a router has not answered a snapshot for a second");
         }
     }

@@ -7,10 +7,8 @@ use std::{
 
 use foldhash::fast::RandomState;
 
-use crate::{
-    chain::{Chain, Links},
-    snapshot::Ticket,
-};
+use super::slots::{Chain, Links};
+use crate::snapshot::Ticket;
 
 /// All outstanding bookings of one router: by number, by worker and by age.
 ///

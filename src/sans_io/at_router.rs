@@ -5,7 +5,7 @@ use crate::{config::Coalescing, metrics::KeptMetrics};
 
 /// What the router acknowledged, or will have once the snapshot that is out is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RouterHas {
+pub(super) enum AtRouter {
     Nothing,
     /// A value of a life that has ended.
     OtherLife,
@@ -25,7 +25,7 @@ pub(super) struct OlderValues {
 }
 
 impl OlderValues {
-    pub(super) fn keep(&mut self, value: Before) -> RouterHas {
+    pub(super) fn keep(&mut self, value: Before) -> AtRouter {
         let place = if let Some(place) = self.free.pop() {
             self.values[place as usize] = value;
             place
@@ -33,7 +33,7 @@ impl OlderValues {
             self.values.push(value);
             self.values.len() as u32 - 1
         };
-        RouterHas::Older(place)
+        AtRouter::Older(place)
     }
 
     #[inline]
@@ -41,8 +41,8 @@ impl OlderValues {
         &self.values[place as usize]
     }
 
-    pub(super) fn forget(&mut self, has: RouterHas) {
-        if let RouterHas::Older(place) = has {
+    pub(super) fn forget(&mut self, has: AtRouter) {
+        if let AtRouter::Older(place) = has {
             self.free.push(place);
         }
     }

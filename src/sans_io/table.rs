@@ -8,17 +8,17 @@ use std::{
 use foldhash::fast::RandomState;
 
 use super::{
-    choice::Pricing,
     counts::TableCounts,
-    publishers::{Publishers, Verdict},
+    pricing::Pricing,
     reservations::Reservations,
+    sequences::{Publishers, Verdict},
+    slots::{Chain, Links},
 };
 use crate::{
-    chain::{Chain, Links},
     config::RouterConfig,
-    epoch,
     metrics::{KeptMetrics, WorkerId, WorkerRank},
     snapshot::{LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, Ticket, WorkerLoad},
+    stamp,
 };
 
 /// The router's table of workers, and the choice among them.
@@ -47,7 +47,7 @@ pub struct LoadTable {
 
 /// A snapshot that is being taken over.
 #[derive(Debug)]
-pub struct TakingOver {
+pub struct PartialSnapshot {
     number: u64,
     publisher: PublisherId,
     kind: SnapshotKind,
@@ -108,7 +108,7 @@ impl LoadTable {
             slots: HashMap::default(),
             ranks: HashMap::default(),
             rank_links: Links::default(),
-            reservations: Reservations::new(epoch::next()),
+            reservations: Reservations::new(stamp::next()),
             pricing: Pricing::new(&config),
             counts: TableCounts::default(),
             free: Vec::new(),
@@ -151,7 +151,7 @@ impl LoadTable {
     }
 
     /// Judges a snapshot that is then taken over piece by piece. Of one publisher, one snapshot at a time.
-    pub fn begin_snapshot(&mut self, snapshot: LoadSnapshot) -> TakingOver {
+    pub fn begin_snapshot(&mut self, snapshot: LoadSnapshot) -> PartialSnapshot {
         let (publisher, sequence) = (snapshot.publisher, snapshot.sequence);
         let verdict = match snapshot.kind {
             SnapshotKind::Closed if self.publishers.close(publisher, sequence) => Verdict::Next,
@@ -159,7 +159,7 @@ impl LoadTable {
             SnapshotKind::Full | SnapshotKind::Delta { .. } => self.publishers.judge(&snapshot),
         };
         self.applied += 1;
-        TakingOver {
+        PartialSnapshot {
             number: self.applied,
             publisher,
             kind: snapshot.kind,
@@ -174,7 +174,7 @@ impl LoadTable {
     /// it, once it has been taken over.
     pub fn continue_snapshot(
         &mut self,
-        taking: &mut TakingOver,
+        taking: &mut PartialSnapshot,
         most: usize,
         now: Instant,
     ) -> Option<SnapshotAck> {
@@ -223,7 +223,7 @@ impl LoadTable {
     }
 
     /// Ends bookings that have lived too long and finds workers that have been silent for too long.
-    pub(super) fn expire(&mut self, now: Instant) {
+    pub(crate) fn expire(&mut self, now: Instant) {
         let ttl = self.config.reservation_ttl();
         while let Some(row) = self.reservations.pop_expired(ttl, now) {
             self.counts.expired += 1;
@@ -316,7 +316,7 @@ impl LoadTable {
         }
         self.counts.loads += 1;
         self.settle(index, &load.admitted, reports, now);
-        self.hear(index, reports, now);
+        self.note_report(index, reports, now);
         self.reprice(index);
     }
 
@@ -342,7 +342,7 @@ impl LoadTable {
     }
 
     /// A worker reported: if it has bookings, its silence begins anew.
-    fn hear(&mut self, index: u32, reports: bool, now: Instant) {
+    fn note_report(&mut self, index: u32, reports: bool, now: Instant) {
         let booked = self.reservations.booked(index);
         let Some(row) = &mut self.rows[index as usize] else {
             return;
@@ -393,7 +393,7 @@ impl LoadTable {
     }
 
     /// Removes up to `most` workers that are gone by the snapshot, looking at more rows than that. Whether none is left.
-    fn sweep(&mut self, taking: &mut TakingOver, most: usize) -> bool {
+    fn sweep(&mut self, taking: &mut PartialSnapshot, most: usize) -> bool {
         let (publisher, number) = (taking.publisher, taking.number);
         let kind = taking.kind;
         if let SnapshotKind::Delta { .. } = kind {

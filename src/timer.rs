@@ -116,4 +116,4 @@ impl DeadlineTimer {
 }
 
 /// Resolution of tokio's timers: a deadline that moves by less is not worth a new handle.
-pub(super) const TICK: Duration = Duration::from_millis(1);
+pub(crate) const TICK: Duration = Duration::from_millis(1);

@@ -5,10 +5,8 @@
 
 use std::time::Duration;
 
-use crate::{
-    chain::{Chain, Links},
-    config::Coalescing,
-};
+use super::slots::{Chain, Links};
+use crate::config::Coalescing;
 
 /// Nanoseconds since a link was made; [`NEVER`] is no time at all.
 pub(super) type Nanos = u64;

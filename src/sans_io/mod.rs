@@ -1,0 +1,35 @@
+//! The state machines under the actors: no actix, no tokio, no clock.
+//!
+//! They are public so that they can be driven by other runtimes, simulations and model tests; `now` is an argument, and
+//! deadlines come back.
+//!
+//! The publisher's side: [`Reports`] is the table of the newest reports, [`Coalescer`] decides what of it is due on one
+//! link, [`Link`] delivers it. The router's side: [`LoadTable`] takes snapshots in and chooses workers.
+
+// The place of `conflate` is locked by std here, and by the model checker in `tests/slot_loom.rs`.
+use std::sync;
+
+mod at_router;
+pub(crate) mod coalescer;
+pub(crate) mod conflate;
+pub(crate) mod counts;
+mod departed;
+mod index;
+pub(crate) mod link;
+pub(crate) mod loads;
+pub(crate) mod pricing;
+pub(crate) mod reports;
+mod reservations;
+pub(crate) mod selection;
+mod sequences;
+mod slots;
+pub(crate) mod table;
+mod windows;
+
+pub use self::{
+    coalescer::{Coalescer, SnapshotContent},
+    link::{Delivery, Link, LinkState},
+    pricing::Placement,
+    reports::{Change, Report, Reported, Reports, WorkerSlot},
+    table::{LoadTable, PartialSnapshot},
+};
