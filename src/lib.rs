@@ -65,7 +65,7 @@ pub use actix;
 pub use crate::{
     config::{
         Backoff, Coalescing, CoalescingBuilder, ConfigError, PublisherConfig,
-        PublisherConfigBuilder, RouterConfig, RouterConfigBuilder, SelectionPolicy,
+        PublisherConfigBuilder, RouterConfig, RouterConfigBuilder,
     },
     metrics::{
         DpRank, ForwardPassMetrics, InvalidMetrics, KvStats, SpecDecodeStats, WorkerId, WorkerRank,

@@ -91,8 +91,8 @@ pub struct ForwardPassMetrics {
     pub worker_stats: WorkerStats,
     /// KV cache: blocks and hit rate.
     pub kv_stats: KvStats,
-    /// Speculative decoding, if the engine does it.
-    pub spec_decode_stats: Option<SpecDecodeStats>,
+    /// Speculative decoding, if the engine does it. Few do, so it takes no room where it is absent.
+    pub spec_decode_stats: Option<Box<SpecDecodeStats>>,
 }
 
 impl ForwardPassMetrics {
@@ -158,7 +158,7 @@ impl ForwardPassMetrics {
     /// Sets the figures of speculative decoding.
     #[must_use]
     pub fn with_spec_decode_stats(mut self, stats: SpecDecodeStats) -> Self {
-        self.spec_decode_stats = Some(stats);
+        self.spec_decode_stats = Some(Box::new(stats));
         self
     }
 
@@ -169,7 +169,25 @@ impl ForwardPassMetrics {
     /// [`InvalidMetrics::NonFinite`] with the first such field.
     #[inline]
     pub fn check(&self) -> Result<(), InvalidMetrics> {
-        self.kv_stats.check()
+        let kv = &self.kv_stats;
+        for (field, value) in [
+            ("gpu_cache_usage_perc", kv.gpu_cache_usage_perc),
+            ("gpu_prefix_cache_hit_rate", kv.gpu_prefix_cache_hit_rate),
+        ] {
+            if !value.is_finite() {
+                return Err(InvalidMetrics::NonFinite { field, value });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `kv_active_blocks` is at or over `saturation` (0 to 1) of the capacity, with `extra` blocks on top.
+    /// A capacity of 0 means unknown, which is never saturated.
+    #[inline]
+    pub(crate) fn is_saturated(&self, saturation: f64, extra: u64) -> bool {
+        let kv = &self.kv_stats;
+        kv.kv_total_blocks > 0
+            && kv.kv_active_blocks as f64 + extra as f64 >= saturation * kv.kv_total_blocks as f64
     }
 }
 
@@ -199,21 +217,6 @@ pub struct KvStats {
     pub gpu_prefix_cache_hit_rate: f32,
 }
 
-impl KvStats {
-    #[inline]
-    fn check(&self) -> Result<(), InvalidMetrics> {
-        for (field, value) in [
-            ("gpu_cache_usage_perc", self.gpu_cache_usage_perc),
-            ("gpu_prefix_cache_hit_rate", self.gpu_prefix_cache_hit_rate),
-        ] {
-            if !value.is_finite() {
-                return Err(InvalidMetrics::NonFinite { field, value });
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Speculative decoding.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpecDecodeStats {
@@ -227,52 +230,6 @@ pub struct SpecDecodeStats {
     pub num_accepted_tokens: Option<u32>,
     /// Tokens accepted so far, by position in the draft.
     pub num_accepted_tokens_per_pos: Option<Vec<u32>>,
-}
-
-/// Metrics as they are kept, one for every worker: speculative decoding, which few engines do, stands apart.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct KeptMetrics {
-    pub(crate) worker_stats: WorkerStats,
-    pub(crate) kv_stats: KvStats,
-    spec_decode_stats: Option<Box<SpecDecodeStats>>,
-}
-
-impl KeptMetrics {
-    /// See [`ForwardPassMetrics::check`].
-    #[inline]
-    pub(crate) fn check(&self) -> Result<(), InvalidMetrics> {
-        self.kv_stats.check()
-    }
-
-    /// Whether `kv_active_blocks` is at or over `saturation` (0 to 1) of the capacity, with `extra` blocks on top.
-    /// A capacity of 0 means unknown, which is never saturated.
-    #[inline]
-    pub(crate) fn is_saturated(&self, saturation: f64, extra: u64) -> bool {
-        let kv = &self.kv_stats;
-        kv.kv_total_blocks > 0
-            && kv.kv_active_blocks as f64 + extra as f64 >= saturation * kv.kv_total_blocks as f64
-    }
-}
-
-impl From<ForwardPassMetrics> for KeptMetrics {
-    #[inline]
-    fn from(metrics: ForwardPassMetrics) -> Self {
-        Self {
-            worker_stats: metrics.worker_stats,
-            kv_stats: metrics.kv_stats,
-            spec_decode_stats: metrics.spec_decode_stats.map(Box::new),
-        }
-    }
-}
-
-impl From<&KeptMetrics> for ForwardPassMetrics {
-    fn from(kept: &KeptMetrics) -> Self {
-        Self {
-            worker_stats: kept.worker_stats,
-            kv_stats: kept.kv_stats,
-            spec_decode_stats: kept.spec_decode_stats.as_deref().cloned(),
-        }
-    }
 }
 
 /// Why a report was not taken. What was known of the worker stays as it was.
@@ -321,10 +278,10 @@ mod tests {
 
     #[test]
     fn a_capacity_of_zero_is_never_saturated() {
-        let kept = |active, total| KeptMetrics::from(ForwardPassMetrics::new(active, total, 0));
-        assert!(!kept(u64::MAX, 0).is_saturated(0.5, u64::MAX));
-        assert!(kept(5, 10).is_saturated(0.5, 0));
-        assert!(!kept(4, 10).is_saturated(0.5, 0));
-        assert!(kept(4, 10).is_saturated(0.5, 1));
+        let load = |active, total| ForwardPassMetrics::new(active, total, 0);
+        assert!(!load(u64::MAX, 0).is_saturated(0.5, u64::MAX));
+        assert!(load(5, 10).is_saturated(0.5, 0));
+        assert!(!load(4, 10).is_saturated(0.5, 0));
+        assert!(load(4, 10).is_saturated(0.5, 1));
     }
 }

@@ -54,7 +54,7 @@ impl Selection {
         &self.placement.cost
     }
 
-    /// Leaves the booking freshness.
+    /// Leaves the booking standing.
     pub fn into_ticket(mut self) -> Ticket {
         self.router = None;
         self.placement.ticket

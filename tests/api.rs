@@ -13,9 +13,8 @@ use actix_kv_metrics::{
     LoadSnapshot, Loads, MetricsChanged, MetricsReporter, Pending, PublisherActor, PublisherConfig,
     PublisherConfigBuilder, PublisherId, PublisherStats, RankLoad, Release, ReportError,
     RouterActor, RouterConfig, RouterConfigBuilder, RouterStats, SelectError, SelectWorker,
-    Selection, SelectionPolicy, Shutdown, SnapshotAck, SnapshotKind, SnapshotRejected,
-    SpecDecodeStats, TableCounts, Ticket, Undelivered, WorkerId, WorkerJoined, WorkerLeft,
-    WorkerLoad, WorkerRank, WorkerStats,
+    Selection, Shutdown, SnapshotAck, SnapshotKind, SnapshotRejected, SpecDecodeStats, TableCounts,
+    Ticket, Undelivered, WorkerId, WorkerJoined, WorkerLeft, WorkerLoad, WorkerRank, WorkerStats,
     sans_io::{Coalescer, Delivery, Link, LinkState, LoadTable, Placement, Reports},
     wire::{LoadEvent, WireError},
 };
@@ -148,7 +147,6 @@ fn settings_have_the_promised_shapes() -> Result<(), ConfigError> {
         (Some(7), coalescing)
     );
     let router: RouterConfig = RouterConfig::builder()
-        .policy(SelectionPolicy::LeastCost)
         .seed(7_u64)
         .overlap_weight(20.0)
         .booked_weight(10.0)
@@ -275,7 +273,6 @@ fn public_types_are_send_sync_and_debug() {
         SelectError,
         SelectWorker,
         Selection,
-        SelectionPolicy,
         Shutdown,
         SnapshotAck,
         SnapshotKind,

@@ -45,7 +45,7 @@ fn metrics() -> impl Strategy<Value = ForwardPassMetrics> + Clone {
                 .with_gpu_cache_usage_perc(shares.0)
                 .with_gpu_prefix_cache_hit_rate(shares.1);
             metrics.worker_stats.data_parallel_rank = rank;
-            metrics.spec_decode_stats = speculative;
+            metrics.spec_decode_stats = speculative.map(Box::new);
             metrics
         },
     )

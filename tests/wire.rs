@@ -144,7 +144,7 @@ fn a_rank_and_speculative_decoding_travel() {
         num_accepted_tokens: Some(7),
         num_accepted_tokens_per_pos: Some(vec![4, 2, 1]),
     };
-    assert_eq!(event.data.spec_decode_stats, Some(expected));
+    assert_eq!(event.data.spec_decode_stats.as_deref(), Some(&expected));
     let too_large = message.replace("4294967295", "4294967296");
     expect_json_error(too_large.as_bytes());
     // Rank 0 stays as the engine said it: named or not.

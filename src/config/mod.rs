@@ -10,7 +10,7 @@ mod router;
 
 pub use self::{
     coalescing::{Coalescing, CoalescingBuilder},
-    router::{RouterConfig, RouterConfigBuilder, SelectionPolicy},
+    router::{RouterConfig, RouterConfigBuilder},
 };
 
 /// A setting out of its bounds.

@@ -6,16 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, check, check_share};
 
-/// How a worker is chosen from its cost.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum SelectionPolicy {
-    /// The lowest cost; uniformly at random among equals.
-    #[default]
-    LeastCost,
-}
-
 /// Settings of a [`RouterActor`](crate::RouterActor).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RouterConfigBuilder", into = "RouterConfigBuilder")]
@@ -30,11 +20,6 @@ impl RouterConfig {
     /// The same, with another saturation threshold.
     pub(crate) fn with_saturation(self, share: f64) -> Result<Self, ConfigError> {
         self.0.saturation(share).build()
-    }
-
-    /// How a worker is chosen.
-    pub fn policy(&self) -> SelectionPolicy {
-        self.0.policy
     }
 
     /// Seed of the random choice among equals; `None`: from entropy.
@@ -83,7 +68,6 @@ impl RouterConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RouterConfigBuilder {
-    policy: SelectionPolicy,
     seed: Option<u64>,
     overlap_weight: f64,
     booked_weight: Option<f64>,
@@ -97,7 +81,6 @@ pub struct RouterConfigBuilder {
 impl Default for RouterConfigBuilder {
     fn default() -> Self {
         Self {
-            policy: SelectionPolicy::LeastCost,
             seed: None,
             overlap_weight: OVERLAP_WEIGHT,
             booked_weight: None,
@@ -111,13 +94,6 @@ impl Default for RouterConfigBuilder {
 }
 
 impl RouterConfigBuilder {
-    /// How a worker is chosen. Default: [`SelectionPolicy::LeastCost`].
-    #[must_use]
-    pub fn policy(mut self, policy: SelectionPolicy) -> Self {
-        self.policy = policy;
-        self
-    }
-
     /// Seed of the random choice among equals, for runs that can be repeated. Default: from entropy.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {

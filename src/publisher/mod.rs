@@ -10,7 +10,7 @@ use actix::{Actor, ActorFuture, AsyncContext, Context, Handler, Message, Running
 
 use crate::{
     config::PublisherConfig,
-    metrics::{ForwardPassMetrics, InvalidMetrics, KeptMetrics, WorkerRank},
+    metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
     sans_io::{
         link::{Delivery, Link},
         reports::{Reported, Reports, WorkerSlot},
@@ -38,7 +38,7 @@ use self::{
 pub struct MetricsChanged {
     worker: WorkerRank,
     /// Kept small: an envelope of up to 120 bytes takes allocators their shortest way.
-    metrics: KeptMetrics,
+    metrics: ForwardPassMetrics,
     admitted: Option<Ticket>,
 }
 
@@ -48,7 +48,7 @@ impl MetricsChanged {
     pub fn new(worker: impl Into<WorkerRank>, metrics: ForwardPassMetrics) -> Self {
         Self {
             worker: worker.into(),
-            metrics: metrics.into(),
+            metrics,
             admitted: None,
         }
     }
@@ -411,7 +411,7 @@ impl Handler<MetricsChanged> for PublisherActor {
         tracing::trace!(worker = %msg.worker, "report");
         let reported = self
             .reports
-            .handle_kept(msg.worker, msg.metrics, msg.admitted);
+            .handle_report(msg.worker, msg.metrics, msg.admitted);
         self.handle_reported(ctx, now, reported);
         Ok(())
     }

@@ -89,7 +89,7 @@ impl MetricsReporter {
             self.rejected.fetch_add(1, Ordering::Relaxed);
             return Err(error.into());
         }
-        self.offer(|waiting| waiting.metrics = Some(metrics.into()))
+        self.offer(|waiting| waiting.metrics = Some(metrics))
     }
 
     /// The worker admitted the request booked under `ticket`, so routers can settle the booking. Goes with the next report

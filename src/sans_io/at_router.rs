@@ -1,7 +1,7 @@
 //! What a router has of a worker, and how much a report differs from it.
 
 use super::reports::{Before, Report};
-use crate::{config::Coalescing, metrics::KeptMetrics};
+use crate::{config::Coalescing, metrics::ForwardPassMetrics};
 
 /// What the router acknowledged, or will have once the snapshot that is out is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,8 +85,8 @@ impl Difference {
 
     #[inline]
     fn between_metrics(
-        has: &KeptMetrics,
-        newest: &KeptMetrics,
+        has: &ForwardPassMetrics,
+        newest: &ForwardPassMetrics,
         settings: &Coalescing,
         rested: bool,
     ) -> Self {

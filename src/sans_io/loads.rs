@@ -89,7 +89,7 @@ impl LoadTable {
                     worker: row.worker,
                     publisher: row.owner,
                     life: row.life,
-                    metrics: row.metrics.as_ref().map(ForwardPassMetrics::from),
+                    metrics: row.metrics.clone(),
                     age: now.saturating_duration_since(row.arrived_at),
                     freshness: match &row.metrics {
                         None => Freshness::Unknown,

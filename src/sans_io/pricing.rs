@@ -8,11 +8,7 @@ use super::{
     selection::{Candidates, Cost, SelectError, SelectWorker},
     table::{LoadTable, Row},
 };
-use crate::{
-    config::{RouterConfig, SelectionPolicy},
-    metrics::WorkerRank,
-    snapshot::Ticket,
-};
+use crate::{config::RouterConfig, metrics::WorkerRank, snapshot::Ticket};
 
 /// A worker, the booking on it, and what it cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -172,9 +168,7 @@ impl LoadTable {
         now: Instant,
     ) -> Result<Placement, SelectError> {
         self.expire(now);
-        let chosen = match self.config.policy() {
-            SelectionPolicy::LeastCost => self.least_cost(request),
-        };
+        let chosen = self.least_cost(request);
         let index = chosen.inspect_err(|_| self.counts.not_selected += 1)?;
         let row = self.row(index).ok_or(SelectError::NoWorkers)?;
         let worker = row.worker;

@@ -12,7 +12,7 @@ use foldhash::fast::RandomState;
 
 use super::conflate::Slot;
 use crate::{
-    metrics::{ForwardPassMetrics, KeptMetrics, WorkerRank},
+    metrics::{ForwardPassMetrics, WorkerRank},
     snapshot::Ticket,
     stamp,
 };
@@ -26,7 +26,7 @@ pub struct WorkerSlot(pub(crate) u32);
 pub struct Report {
     pub(crate) worker: WorkerRank,
     pub(crate) life: u64,
-    pub(crate) metrics: Option<KeptMetrics>,
+    pub(crate) metrics: Option<ForwardPassMetrics>,
     pub(crate) admitted: Admitted,
     reporter: Option<Arc<ReporterSlot>>,
 }
@@ -44,14 +44,14 @@ impl Report {
 
     /// Newest metrics; `None` before the first report of this life.
     pub fn metrics(&self) -> Option<ForwardPassMetrics> {
-        self.metrics.as_ref().map(ForwardPassMetrics::from)
+        self.metrics.clone()
     }
 
     /// Takes newer metrics and tickets over, if there are any.
     fn change(
         &mut self,
         slot: WorkerSlot,
-        metrics: Option<KeptMetrics>,
+        metrics: Option<ForwardPassMetrics>,
         admit: impl FnOnce(&mut Admitted) -> bool,
     ) -> Reported {
         let admitted = self.admitted.version();
@@ -92,7 +92,7 @@ impl Change {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Before {
     pub(crate) admitted: u32,
-    pub(crate) metrics: Option<KeptMetrics>,
+    pub(crate) metrics: Option<ForwardPassMetrics>,
 }
 
 /// Newest admitted ticket of each router, and how often that changed. Takes no room while no ticket was echoed.
@@ -167,7 +167,7 @@ impl ReporterSlot {
 
 #[derive(Debug, Default)]
 pub(crate) struct WaitingReport {
-    pub(crate) metrics: Option<KeptMetrics>,
+    pub(crate) metrics: Option<ForwardPassMetrics>,
     pub(crate) admitted: Admitted,
 }
 
@@ -227,16 +227,6 @@ impl Reports {
         &mut self,
         worker: WorkerRank,
         metrics: ForwardPassMetrics,
-        admitted: Option<Ticket>,
-    ) -> Reported {
-        self.handle_kept(worker, metrics.into(), admitted)
-    }
-
-    /// The same, in the form that is kept.
-    pub(crate) fn handle_kept(
-        &mut self,
-        worker: WorkerRank,
-        metrics: KeptMetrics,
         admitted: Option<Ticket>,
     ) -> Reported {
         let slot = match self.slots.get(&worker) {
@@ -370,7 +360,7 @@ mod tests {
     fn offer(reporter: &ReporterSlot, active: u64) {
         reporter
             .waiting
-            .offer(|waiting| waiting.metrics = Some(load(active).into()));
+            .offer(|waiting| waiting.metrics = Some(load(active)));
     }
 
     #[test]

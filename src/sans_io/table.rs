@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     config::RouterConfig,
-    metrics::{KeptMetrics, WorkerId, WorkerRank},
+    metrics::{ForwardPassMetrics, WorkerId, WorkerRank},
     snapshot::{LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, Ticket, WorkerLoad},
     stamp,
 };
@@ -64,7 +64,7 @@ pub(super) struct Row {
     pub(super) worker: WorkerRank,
     pub(super) owner: PublisherId,
     pub(super) life: u64,
-    pub(super) metrics: Option<KeptMetrics>,
+    pub(super) metrics: Option<ForwardPassMetrics>,
     pub(super) arrived_at: Instant,
     pub(super) stale: bool,
     /// Its load went into the sums over the known workers.
@@ -310,7 +310,7 @@ impl LoadTable {
         }
         let reports = metrics.is_some();
         if reports {
-            row.metrics = metrics.map(KeptMetrics::from);
+            row.metrics = metrics;
             row.arrived_at = now;
             row.stale = false;
         }
