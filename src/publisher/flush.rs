@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use actix::{ActorContext, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture};
 use tokio::sync::oneshot;
 
-use super::PublisherActor;
+use super::{Phase, PublisherActor, routers::Attached};
 use crate::{
     metrics::WorkerRank,
     sans_io::{
@@ -87,7 +87,6 @@ pub(super) struct Waiter {
     deadline: Option<Instant>,
     goals: Vec<Goal>,
     undelivered: Vec<Undelivered>,
-    shuts: bool,
     /// Taken when it is answered.
     answer: Option<oneshot::Sender<FlushReport>>,
 }
@@ -97,32 +96,58 @@ pub(super) struct Waiter {
 struct Goal {
     link: LinkId,
     arrived: u64,
-    failures: u64,
+    /// Another failure than these is the answer, too; `None`: it is tried until the deadline.
+    failed: Option<u64>,
+}
+
+impl Goal {
+    /// All that is newest on the link now; `patient`: however often it fails.
+    fn everything(link: &Link, patient: bool) -> Self {
+        Self {
+            link: link.id(),
+            arrived: link.goal(),
+            failed: (!patient).then(|| link.failed()),
+        }
+    }
 }
 
 impl Waiter {
+    fn new(
+        deadline: Option<Instant>,
+        goals: Vec<Goal>,
+        answer: oneshot::Sender<FlushReport>,
+    ) -> Self {
+        Self {
+            deadline,
+            goals,
+            undelivered: Vec::new(),
+            answer: Some(answer),
+        }
+    }
+
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Whether the waiter can be answered.
-    fn is_done<'a>(
+    /// Whether the waiter can be answered. `over`: there is nothing more to wait for.
+    fn is_done(
         &mut self,
-        links: impl Iterator<Item = &'a Link> + Clone,
+        attached: &[Attached],
         reports: &Reports,
         now: Instant,
-        shut: bool,
+        over: bool,
     ) -> bool {
-        let over = shut || self.deadline.is_some_and(|deadline| deadline <= now);
-        let (shuts, undelivered) = (self.shuts, &mut self.undelivered);
+        let over = over || self.deadline.is_some_and(|deadline| deadline <= now);
+        let undelivered = &mut self.undelivered;
         self.goals.retain(|goal| {
-            let Some(link) = links.clone().find(|link| link.id() == goal.link) else {
+            let link = attached.iter().find(|a| a.link.id() == goal.link);
+            let Some(link) = link.map(|attached| &attached.link) else {
                 return false;
             };
             if !link.is_lost() && (link.arrived() >= goal.arrived || link.is_settled()) {
                 return false;
             }
-            let failed = !shuts && link.counts().failures > goal.failures;
+            let failed = goal.failed.is_some_and(|before| link.failed() > before);
             if !(over || failed || link.is_lost()) {
                 return true;
             }
@@ -133,6 +158,19 @@ impl Waiter {
             false
         });
         self.goals.is_empty()
+    }
+
+    fn report(&self) -> FlushReport {
+        FlushReport {
+            undelivered: self.undelivered.clone(),
+        }
+    }
+
+    fn answer(&mut self, report: FlushReport) {
+        if let Some(answer) = self.answer.take() {
+            // Whoever asked may have gone.
+            let _ = answer.send(report);
+        }
     }
 }
 
@@ -180,10 +218,12 @@ impl Handler<Flush> for PublisherActor {
     fn handle(&mut self, msg: Flush, ctx: &mut Context<Self>) -> Self::Result {
         let now = self.begin_message(ctx);
         let (answer, report) = oneshot::channel();
-        if let Some(report) = &self.shut {
+        if let Phase::Shut(report) = &self.phase {
             let _ = answer.send(report.clone());
         } else {
-            self.flush(now, now.checked_add(msg.within), false, answer);
+            let goals = self.flush(now, false);
+            let deadline = now.checked_add(msg.within);
+            self.waiters.push(Waiter::new(deadline, goals, answer));
             self.drive(ctx, now);
         }
         answer_of(report)
@@ -218,12 +258,14 @@ impl Handler<BeginShutdown> for PublisherActor {
 
     fn handle(&mut self, msg: BeginShutdown, ctx: &mut Context<Self>) {
         let now = self.begin_message(ctx);
-        if let Some(report) = &self.shut {
+        if let Phase::Shut(report) = &self.phase {
             let _ = msg.answer.send(report.clone());
             return;
         }
-        self.closing = true;
-        self.flush(now, msg.deadline, true, msg.answer);
+        self.phase = Phase::Closing;
+        let goals = self.flush(now, true);
+        self.closing
+            .push(Waiter::new(msg.deadline, goals, msg.answer));
         self.drive(ctx, now);
     }
 }
@@ -241,17 +283,12 @@ impl Handler<AwaitAnnounced> for PublisherActor {
             // Everybody may ask at once, before the first worker is known: one timer, and one look, is enough for them.
             let last = self.waiters.last().and_then(Waiter::deadline);
             let is_timed = last.is_some() && last <= deadline;
-            self.waiters.push(Waiter {
-                deadline,
-                goals: vec![Goal {
-                    link: link.id(),
-                    arrived: link.announced(),
-                    failures: link.counts().failures,
-                }],
-                undelivered: Vec::new(),
-                shuts: false,
-                answer: Some(answer),
-            });
+            let goal = Goal {
+                link: link.id(),
+                arrived: link.announced(),
+                failed: Some(link.failed()),
+            };
+            self.waiters.push(Waiter::new(deadline, vec![goal], answer));
             if !is_timed {
                 self.drive(ctx, now);
             }
@@ -278,76 +315,44 @@ fn answer_of(report: oneshot::Receiver<FlushReport>) -> ResponseFuture<FlushRepo
 }
 
 impl PublisherActor {
-    fn flush(
-        &mut self,
-        now: Instant,
-        deadline: Option<Instant>,
-        shuts: bool,
-        answer: oneshot::Sender<FlushReport>,
-    ) {
+    /// Makes everything open on every link due now; what is to happen before that has arrived. `patient`: links that back
+    /// off try at once, and again until the deadline.
+    fn flush(&mut self, now: Instant, patient: bool) -> Vec<Goal> {
         let mut goals = Vec::with_capacity(self.attached.len());
         for attached in &mut self.attached {
             let link = &mut attached.link;
             if link.is_settled() && !link.is_lost() {
                 continue;
             }
-            if shuts {
+            if patient {
                 link.handle_retry_now();
             }
             link.handle_flush();
-            goals.push(Goal {
-                link: link.id(),
-                arrived: link.goal(),
-                failures: link.counts().failures,
-            });
+            goals.push(Goal::everything(link, patient));
         }
-        tracing::debug!(links = goals.len(), shuts, ?now, "flush");
-        self.waiters.push(Waiter {
-            deadline,
-            goals,
-            undelivered: Vec::new(),
-            shuts,
-            answer: Some(answer),
-        });
+        tracing::debug!(links = goals.len(), patient, ?now, "flush");
+        goals
     }
 
-    /// Answers the waiters whose links are done or whose time is up.
+    /// Answers the waiters whose links are done or whose time is up. A shutdown that is done ends everything else.
     pub(super) fn answer_waiters(&mut self, ctx: &mut Context<Self>, now: Instant) {
-        loop {
-            let was_shut = self.shut.is_some();
-            let mut waiters = std::mem::take(&mut self.waiters);
-            waiters.retain_mut(|waiter| !self.answer_waiter(ctx, waiter, now));
-            self.waiters = waiters;
-            if self.shut.is_some() == was_shut {
-                return;
+        let (attached, reports) = (&self.attached, &self.reports);
+        let is_done = |waiter: &mut Waiter| waiter.is_done(attached, reports, now, false);
+        let done = self.closing.iter_mut().position(is_done);
+        if let Some(report) = done.map(|place| self.closing[place].report()) {
+            for mut waiter in self.closing.drain(..) {
+                waiter.answer(report.clone());
             }
-            // Others that wait have been passed over already: they are answered now.
-        }
-    }
-
-    /// Whether the waiter has been answered.
-    fn answer_waiter(
-        &mut self,
-        ctx: &mut Context<Self>,
-        waiter: &mut Waiter,
-        now: Instant,
-    ) -> bool {
-        let links = self.attached.iter().map(|attached| &attached.link);
-        let shut = self.shut.is_some();
-        if !waiter.is_done(links, &self.reports, now, shut) {
-            return false;
-        }
-        let report = FlushReport {
-            undelivered: std::mem::take(&mut waiter.undelivered),
-        };
-        if waiter.shuts && !shut {
-            self.shut = Some(report.clone());
+            self.phase = Phase::Shut(report);
             ctx.address().do_send(Stop);
         }
-        if let Some(answer) = waiter.answer.take() {
-            // Whoever asked may have gone.
-            let _ = answer.send(report);
-        }
-        true
+        let shut = matches!(self.phase, Phase::Shut(_));
+        self.waiters.retain_mut(|waiter| {
+            let done = waiter.is_done(attached, reports, now, shut);
+            if done {
+                waiter.answer(waiter.report());
+            }
+            !done
+        });
     }
 }

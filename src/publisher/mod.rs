@@ -87,6 +87,17 @@ impl Message for WorkerLeft {
     type Result = ();
 }
 
+/// How far a publisher is from its end.
+#[derive(Debug)]
+enum Phase {
+    /// It takes reports.
+    Open,
+    /// A shutdown has begun: nothing more is taken.
+    Closing,
+    /// It has ended, with this report.
+    Shut(FlushReport),
+}
+
 /// Takes reports from workers and keeps every attached router up to date.
 #[derive(Debug)]
 pub struct PublisherActor {
@@ -106,11 +117,10 @@ pub struct PublisherActor {
     turns: Turns,
     /// The clock as it was read in this turn, while [`AckPoller`] is there to end the turn.
     time: Option<Instant>,
+    phase: Phase,
     waiters: Vec<Waiter>,
-    /// A shutdown has begun: nothing more is taken.
-    closing: bool,
-    /// A shutdown has ended, with this report.
-    shut: Option<FlushReport>,
+    /// Those that wait for the end of a shutdown.
+    closing: Vec<Waiter>,
     counts: PublisherStats,
 }
 
@@ -131,9 +141,9 @@ impl PublisherActor {
             waker: None,
             turns: Turns::default(),
             time: None,
+            phase: Phase::Open,
             waiters: Vec::new(),
-            closing: false,
-            shut: None,
+            closing: Vec::new(),
             counts: PublisherStats::default(),
         }
     }
@@ -153,8 +163,9 @@ impl PublisherActor {
 
     /// Whether nothing more is taken; counts what is refused.
     fn refuses(&mut self) -> bool {
-        self.counts.refused += u64::from(self.closing);
-        self.closing
+        let refuses = !matches!(self.phase, Phase::Open);
+        self.counts.refused += u64::from(refuses);
+        refuses
     }
 
     /// Sends what is due and may be sent, answers who can be answered, and makes the timer fit the rest.
@@ -169,7 +180,7 @@ impl PublisherActor {
     }
 
     fn drive_overdue(&mut self, ctx: &mut Context<Self>, now: Instant, overdue: Duration) {
-        if self.shut.is_some() {
+        if let Phase::Shut(_) = self.phase {
             // Also when a supervisor has started it again: it sends nothing and arms nothing.
             return;
         }
@@ -191,10 +202,11 @@ impl PublisherActor {
             // That may have taken long.
             self.time = None;
         }
-        if !self.waiters.is_empty() {
+        if !(self.waiters.is_empty() && self.closing.is_empty()) {
             self.answer_waiters(ctx, now);
         }
-        let deadlines = self.waiters.iter().filter_map(Waiter::deadline);
+        let waiters = self.waiters.iter().chain(&self.closing);
+        let deadlines = waiters.filter_map(Waiter::deadline);
         let wanted = self
             .attached
             .iter()
@@ -353,7 +365,7 @@ impl Supervised for PublisherActor {
 
 impl Drop for PublisherActor {
     fn drop(&mut self) {
-        if self.shut.is_some() {
+        if let Phase::Shut(_) = self.phase {
             return;
         }
         let closed = self.closed();

@@ -94,7 +94,11 @@ pub struct Link {
     acknowledged: Option<u64>,
     failures_in_row: u32,
     unpaced: bool,
+    /// Snapshots sent, the newest of them acknowledged with all before it, and deliveries that failed: what a flush waits
+    /// for. The counters beside them steer nothing.
+    sent: u64,
     arrived: u64,
+    failed: u64,
     warned_unanswered: bool,
     counts: LinkCounts,
 }
@@ -132,7 +136,9 @@ impl Link {
             acknowledged: None,
             failures_in_row: 0,
             unpaced: false,
+            sent: 0,
             arrived: 0,
+            failed: 0,
             warned_unanswered: false,
             counts: LinkCounts::default(),
         }
@@ -165,7 +171,7 @@ impl Link {
 
     /// The snapshot, counted from 1, whose acknowledgement means that all that is newest now has arrived.
     pub fn goal(&self) -> u64 {
-        self.counts.snapshots + u64::from(self.coalescer.is_pending())
+        self.sent + u64::from(self.coalescer.is_pending())
     }
 
     /// Whether a change of membership is still on its way to the router.
@@ -175,12 +181,17 @@ impl Link {
 
     /// The snapshot, counted from 1, whose acknowledgement means that the router knows the present workers.
     pub(crate) fn announced(&self) -> u64 {
-        self.counts.snapshots + u64::from(self.coalescer.is_urgent())
+        self.sent + u64::from(self.coalescer.is_urgent())
     }
 
     /// The newest snapshot, counted from 1, that the router acknowledged with all before it.
     pub fn arrived(&self) -> u64 {
         self.arrived
+    }
+
+    /// Deliveries that failed.
+    pub(crate) fn failed(&self) -> u64 {
+        self.failed
     }
 
     /// Whether everything told so far has been acknowledged.
@@ -264,7 +275,7 @@ impl Link {
         match delivery {
             Delivery::Answered(SnapshotAck::Applied) => {
                 self.acknowledge(sequence);
-                self.arrived = self.counts.snapshots;
+                self.arrived = self.sent;
                 self.coalescer.handle_applied();
             }
             Delivery::Answered(SnapshotAck::NeedFull) if !self.coalescer.is_full_out() => {
@@ -328,6 +339,7 @@ impl Link {
             since: now,
         };
         self.last_start = Some(now);
+        self.sent += 1;
         self.count(&content, retry);
         let kind = match self.acknowledged {
             Some(after) if !content.full => SnapshotKind::Delta { after },
@@ -377,6 +389,7 @@ impl Link {
     }
 
     fn fail(&mut self, now: Instant) {
+        self.failed += 1;
         self.counts.failures += 1;
         self.failures_in_row = self.failures_in_row.saturating_add(1);
         self.coalescer.handle_failed();
@@ -388,6 +401,7 @@ impl Link {
     }
 
     fn lose(&mut self, now: Instant) {
+        self.failed += 1;
         self.counts.failures += 1;
         tracing::warn!(link = %self.id, "a router is gone: nothing more is sent to it");
         self.coalescer.handle_lost(now);
