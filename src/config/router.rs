@@ -191,7 +191,7 @@ impl From<RouterConfig> for RouterConfigBuilder {
 
 /// Prefilling a block takes an engine about 300 times as long as reading it in one decode pass, and the requests that hold
 /// active blocks make some tens of passes before a prompt that arrives now is through: the best of 1 to 50 on the traces of
-/// `examples/replay`.
+/// `crates/replay`.
 const OVERLAP_WEIGHT: f64 = 20.0;
 /// A waiting request owns no blocks yet: it will prefill some.
 const WAITING_WEIGHT: f64 = 250.0;

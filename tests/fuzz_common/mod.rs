@@ -1,5 +1,5 @@
 //! Runs a property on drawn inputs: a small fixed set of them in `cargo test`, fresh ones for `KV_FUZZ_SECONDS` if that is
-//! set. `benches/stress/fuzz.sh SECONDS` runs every target that long, with overflow checks.
+//! set. `crates/stress/fuzz.sh SECONDS` runs every target that long, with overflow checks.
 
 // Every test binary uses its own part, and none is a library.
 #![allow(dead_code, unreachable_pub, missing_docs)]

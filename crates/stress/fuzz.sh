@@ -4,10 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export KV_FUZZ_SECONDS="${1:-600}"
-targets=()
-for file in tests/fuzz_*.rs; do
-    targets+=(--test "$(basename "$file" .rs)")
-done
 cargo test --release --quiet \
     --config profile.release.debug-assertions=true --config profile.release.overflow-checks=true \
-    "${targets[@]}" -- --nocapture --test-threads=1 2>&1 | grep -E ' inputs in |panicked|seed|smallest|FAILED|error'
+    --test it -- fuzz --nocapture --test-threads=1 2>&1 | grep -E ' inputs in |panicked|seed|smallest|FAILED|error'

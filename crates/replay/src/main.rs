@@ -2,10 +2,10 @@
 //! which places every request. Everything happens in virtual time, in one actix system.
 //!
 //! ```text
-//! cargo run --release --example replay
-//! cargo run --release --example replay -- --trace mooncake-conversation.jsonl --spread --workers 16
-//! cargo run --release --example replay -- --compare --workers 16 --plot plots
-//! cargo run --release --example replay -- --help
+//! cargo run --release -p replay
+//! cargo run --release -p replay -- --trace mooncake-conversation.jsonl --spread --workers 16
+//! cargo run --release -p replay -- --compare --workers 16 --plot plots
+//! cargo run --release -p replay -- --help
 //! ```
 //!
 //! `--compare` and `--sweep` run the crate's cores under other ways of knowing load; `--loads` and `--calibrate` take

@@ -1,7 +1,7 @@
 //! Cost of a change through the cores, from report to table, as the workers grow at a fixed total rate of changes:
 //! 100,000 a second, so a change every 10 µs of simulated time.
 //!
-//! Time grows with the cache misses; the target is judged by the instructions, which `benches/instructions.sh` counts.
+//! Time grows with the cache misses; the target is judged by the instructions, which `crates/bench/instructions.sh` counts.
 
 use super::{Effort, Findings};
 use crate::{

@@ -116,5 +116,5 @@ fn total(path: &str, calls: u64) -> Result<f64, Box<dyn Error>> {
 
 const ALLOWED_GROWTH: f64 = 0.05;
 const HEADER: &str = "\
-# Instructions a call on x86-64, counted by `benches/instructions.sh keep`. Another compiler gives others: then keep them
+# Instructions a call on x86-64, counted by `crates/bench/instructions.sh keep`. Another compiler gives others: then keep them
 # anew, from a commit that is known to be good. Counted with ";

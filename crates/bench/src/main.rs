@@ -90,7 +90,10 @@ fn beside_dynamo(effort: Effort) -> Result<Findings, Box<dyn Error>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["run", "--release", "--quiet", "--manifest-path"]);
-    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/dynamo/Cargo.toml"));
+    command.arg(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../bench-dynamo/Cargo.toml"
+    ));
     command.arg("--");
     findings_of(command, effort)
 }
