@@ -12,9 +12,9 @@ use crate::{
     config::RouterConfig,
     metrics::WorkerRank,
     sans_io::{
+        choice::Placement,
         counts::TableCounts,
         loads::Loads,
-        pricing::Placement,
         selection::{Cost, SelectError, SelectWorker},
         table::{LoadTable, PartialSnapshot},
     },

@@ -96,7 +96,7 @@ impl LoadTable {
                         Some(_) if row.stale => Freshness::Stale,
                         Some(_) => Freshness::Fresh,
                     },
-                    saturated: row.saturated,
+                    saturated: self.pricing.is_saturated(index as u32),
                     booked_blocks: booked.blocks,
                     booked_requests: booked.requests,
                 })

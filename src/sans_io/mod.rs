@@ -10,6 +10,7 @@
 use std::sync;
 
 mod at_router;
+pub(crate) mod choice;
 pub(crate) mod coalescer;
 pub(crate) mod conflate;
 pub(crate) mod counts;
@@ -17,7 +18,7 @@ mod departed;
 mod index;
 pub(crate) mod link;
 pub(crate) mod loads;
-pub(crate) mod pricing;
+mod pricing;
 pub(crate) mod reports;
 mod reservations;
 pub(crate) mod selection;
@@ -27,9 +28,9 @@ pub(crate) mod table;
 mod windows;
 
 pub use self::{
+    choice::Placement,
     coalescer::{Coalescer, SnapshotContent},
     link::{Delivery, Link, LinkState},
-    pricing::Placement,
     reports::{Change, Report, Reported, Reports, WorkerSlot},
     table::{LoadTable, PartialSnapshot},
 };

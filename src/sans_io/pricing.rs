@@ -1,25 +1,11 @@
-//! The choice: what each worker costs, which is the cheapest, and the booking on it.
-
-use std::time::Instant;
+//! What each worker costs, and all of them in the order of that.
 
 use super::{
     index::{CostIndex, Order},
     reservations::Booked,
-    selection::{Candidates, Cost, SelectError, SelectWorker},
-    table::{LoadTable, Row},
+    selection::Cost,
 };
-use crate::{config::RouterConfig, metrics::WorkerRank, snapshot::Ticket};
-
-/// A worker, the booking on it, and what it cost.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Placement {
-    /// The worker chosen.
-    pub worker: WorkerRank,
-    /// Names the booking.
-    pub ticket: Ticket,
-    /// Why it was chosen.
-    pub cost: Cost,
-}
+use crate::{config::RouterConfig, metrics::ForwardPassMetrics};
 
 /// Every worker in the order of its cost to a request without overlap.
 ///
@@ -31,6 +17,7 @@ pub(super) struct Pricing {
     waiting_weight: f64,
     saturation: Option<f64>,
     index: CostIndex,
+    states: Vec<State>,
     /// Sums over the known workers, exact: no drift, whatever comes and goes.
     active_sum: u128,
     waiting_sum: u128,
@@ -44,38 +31,47 @@ impl Pricing {
             waiting_weight: config.waiting_weight(),
             saturation: config.saturation(),
             index: CostIndex::default(),
+            states: Vec::new(),
             active_sum: 0,
             waiting_sum: 0,
             known_count: 0,
         }
     }
 
-    /// Takes the worker's load out of the sums, before it changes.
-    pub(super) fn forget(&mut self, row: &mut Row) {
-        if std::mem::replace(&mut row.counted, false) {
-            let (active, waiting) = row.known_load().unwrap_or_default();
+    /// Takes the worker out of the sums, with what is known of it still, before that changes.
+    pub(super) fn forget(&mut self, index: u32, known: Option<&ForwardPassMetrics>) {
+        let Some(state) = self.states.get_mut(index as usize) else {
+            return;
+        };
+        if std::mem::replace(&mut state.counted, false) {
+            let (active, waiting) = known.map_or((0, 0), load);
             self.active_sum -= u128::from(active);
             self.waiting_sum -= u128::from(waiting);
             self.known_count -= 1;
         }
     }
 
-    /// Puts the worker where its present load and bookings belong.
-    pub(super) fn place(&mut self, index: u32, row: &mut Row, booked: Booked) {
-        let known = row.known_load();
-        if let (Some((active, waiting)), false) = (known, row.counted) {
-            row.counted = true;
+    /// Puts the worker where what is known of it and its bookings belong.
+    pub(super) fn place(&mut self, index: u32, known: Option<&ForwardPassMetrics>, booked: Booked) {
+        let place = index as usize;
+        if self.states.len() <= place {
+            self.states.resize(place + 1, State::default());
+        }
+        let state = &mut self.states[place];
+        if let (Some(known), false) = (known, state.counted) {
+            let (active, waiting) = load(known);
+            state.counted = true;
             self.active_sum += u128::from(active);
             self.waiting_sum += u128::from(waiting);
             self.known_count += 1;
         }
-        row.saturated = self
-            .saturation
-            .is_some_and(|saturation| row.is_saturated(saturation, booked.blocks));
-        if row.saturated {
+        let limit = known.zip(self.saturation);
+        state.saturated =
+            limit.is_some_and(|(known, share)| known.is_saturated(share, booked.blocks));
+        if state.saturated {
             self.index.remove(index);
         } else if known.is_some() {
-            let cost = self.cost(row, booked).load();
+            let cost = self.cost(known, booked).load();
             self.index.insert(index, Order::Known, cost);
         } else {
             let cost = self.booked_cost(booked);
@@ -84,16 +80,28 @@ impl Pricing {
     }
 
     /// The worker is gone.
-    pub(super) fn remove(&mut self, index: u32, row: &mut Row) {
-        self.forget(row);
+    pub(super) fn remove(&mut self, index: u32, known: Option<&ForwardPassMetrics>) {
+        self.forget(index, known);
         self.index.remove(index);
     }
 
-    /// What the worker costs a request, but for its prefill.
+    /// Whether the worker is known to be at or over the threshold, its bookings included.
     #[inline]
-    fn cost(&self, row: &Row, booked: Booked) -> Cost {
-        let known = row.known_load();
-        let (active, waiting) = match known {
+    pub(super) fn is_saturated(&self, index: u32) -> bool {
+        let state = self.states.get(index as usize);
+        state.is_some_and(|state| state.saturated)
+    }
+
+    /// Every worker that may be chosen, in the order of its cost.
+    #[inline]
+    pub(super) fn index(&self) -> &CostIndex {
+        &self.index
+    }
+
+    /// What a worker of which this is known costs a request, but for its prefill.
+    #[inline]
+    pub(super) fn cost(&self, known: Option<&ForwardPassMetrics>, booked: Booked) -> Cost {
+        let (active, waiting) = match known.map(load) {
             Some((active, waiting)) => (active as f64, waiting as f64),
             None => self.average(),
         };
@@ -121,169 +129,18 @@ impl Pricing {
     }
 }
 
-/// The cheapest seen so far, with its total; among equals each is kept with the same probability.
-struct Cheapest {
-    best: Option<(u32, f64)>,
-    equals: usize,
+/// What pricing keeps of a worker.
+#[derive(Debug, Clone, Copy, Default)]
+struct State {
+    /// Its load went into the sums over the known workers.
+    counted: bool,
+    /// It is at or over the threshold, its bookings included.
+    saturated: bool,
 }
 
-impl Cheapest {
-    const NONE: Self = Self {
-        best: None,
-        equals: 0,
-    };
-
-    /// Offers `count` candidates of this total, of which `pick` names one at random.
-    #[inline]
-    fn offer(
-        &mut self,
-        rng: &mut fastrand::Rng,
-        total: f64,
-        count: usize,
-        pick: impl FnOnce(&mut fastrand::Rng) -> u32,
-    ) {
-        let best = self.best.map_or(f64::INFINITY, |(_, best)| best);
-        if count == 0 || total > best {
-            return;
-        }
-        if total < best {
-            self.equals = 0;
-        }
-        self.equals += count;
-        if self.equals == count || rng.usize(..self.equals) < count {
-            self.best = Some((pick(rng), total));
-        }
-    }
-}
-
-impl LoadTable {
-    /// Chooses a worker for the request and books the request on it, in one step.
-    ///
-    /// # Errors
-    ///
-    /// [`SelectError`] if no worker may be chosen; then nothing is booked.
-    pub fn select(
-        &mut self,
-        request: &SelectWorker,
-        now: Instant,
-    ) -> Result<Placement, SelectError> {
-        self.expire(now);
-        let chosen = self.least_cost(request);
-        let index = chosen.inspect_err(|_| self.counts.not_selected += 1)?;
-        let row = self.row(index).ok_or(SelectError::NoWorkers)?;
-        let worker = row.worker;
-        let overlap = request.overlap_of(worker);
-        let cost = self.price(request, index, row, overlap);
-        let missing = request.blocks.saturating_sub(overlap);
-        self.counts.selected += 1;
-        let ticket = self.book(index, u64::from(missing), now);
-        Ok(Placement {
-            worker,
-            ticket,
-            cost,
-        })
-    }
-
-    #[inline]
-    pub(super) fn row(&self, index: u32) -> Option<&Row> {
-        self.rows[index as usize].as_ref()
-    }
-
-    /// What the worker in `index` would cost the request now.
-    #[inline]
-    fn price(&self, request: &SelectWorker, index: u32, row: &Row, overlap: u32) -> Cost {
-        let missing = request.blocks.saturating_sub(overlap);
-        Cost {
-            prefill: self.config.overlap_weight() * f64::from(missing),
-            ..self.pricing.cost(row, self.reservations.booked(index))
-        }
-    }
-
-    fn least_cost(&mut self, request: &SelectWorker) -> Result<u32, SelectError> {
-        match &request.candidates {
-            Candidates::Any => self.least_cost_of_all(request),
-            Candidates::Rank(rank) => {
-                let index = self.slots.get(rank).copied();
-                self.least_cost_among(request, index, SelectError::UnknownWorker)
-            }
-            Candidates::Worker(id) => {
-                let first = self.ranks.get(id).and_then(|ranks| ranks.front());
-                let ranks: Vec<_> =
-                    std::iter::successors(first, |index| self.rank_links.next(*index)).collect();
-                self.least_cost_among(request, ranks, SelectError::UnknownWorker)
-            }
-            Candidates::Among(allowed) => {
-                let known = allowed.iter().filter_map(|rank| self.slots.get(rank));
-                let mut known: Vec<_> = known.copied().collect();
-                known.sort_unstable();
-                known.dedup();
-                let none = if self.is_empty() {
-                    SelectError::NoWorkers
-                } else {
-                    SelectError::NoneAllowed
-                };
-                self.least_cost_among(request, known, none)
-            }
-        }
-    }
-
-    /// Prices the candidates one by one.
-    fn least_cost_among(
-        &mut self,
-        request: &SelectWorker,
-        candidates: impl IntoIterator<Item = u32>,
-        none: SelectError,
-    ) -> Result<u32, SelectError> {
-        let mut cheapest = Cheapest::NONE;
-        let mut any = false;
-        for index in candidates {
-            any = true;
-            let Some(row) = self.row(index).filter(|row| !row.saturated) else {
-                continue;
-            };
-            let overlap = request.overlap_of(row.worker);
-            let total = self.price(request, index, row, overlap).total();
-            cheapest.offer(&mut self.rng, total, 1, |_| index);
-        }
-        let nobody = if any { SelectError::AllSaturated } else { none };
-        cheapest.best.map(|(index, _)| index).ok_or(nobody)
-    }
-
-    /// Prices those with overlap one by one; the rest come from the index, cheapest first.
-    fn least_cost_of_all(&mut self, request: &SelectWorker) -> Result<u32, SelectError> {
-        let mut cheapest = Cheapest::NONE;
-        for order in [Order::Known, Order::Unknown] {
-            let rows = self.pricing.index.lowest(order).unwrap_or_default();
-            let Some(row) = rows.first().and_then(|first| self.row(*first)) else {
-                continue;
-            };
-            let total = self.price(request, rows[0], row, 0).total();
-            cheapest.offer(&mut self.rng, total, rows.len(), |rng| {
-                rows[rng.usize(..rows.len())]
-            });
-        }
-        let without_overlap = cheapest.best.map(|(_, total)| total);
-        for (worker, overlap) in &request.overlaps {
-            let Some(index) = self.slots.get(worker).copied() else {
-                continue;
-            };
-            let Some(row) = self.row(index).filter(|row| !row.saturated) else {
-                continue;
-            };
-            let total = self.price(request, index, row, *overlap).total();
-            // Among the lowest already without its overlap, it has been offered already.
-            let offered = without_overlap == Some(total)
-                && without_overlap == Some(self.price(request, index, row, 0).total())
-                && self.pricing.index.is_lowest(index);
-            if !offered {
-                cheapest.offer(&mut self.rng, total, 1, |_| index);
-            }
-        }
-        let nobody = if self.is_empty() {
-            SelectError::NoWorkers
-        } else {
-            SelectError::AllSaturated
-        };
-        cheapest.best.map(|(index, _)| index).ok_or(nobody)
-    }
+/// Blocks in use and requests waiting.
+#[inline]
+fn load(metrics: &ForwardPassMetrics) -> (u64, u64) {
+    let waiting = metrics.worker_stats.num_requests_waiting;
+    (metrics.kv_stats.kv_active_blocks, waiting)
 }

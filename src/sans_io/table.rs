@@ -67,10 +67,6 @@ pub(super) struct Row {
     pub(super) metrics: Option<ForwardPassMetrics>,
     pub(super) arrived_at: Instant,
     pub(super) stale: bool,
-    /// Its load went into the sums over the known workers.
-    pub(super) counted: bool,
-    /// It is at or over the threshold, its bookings included.
-    pub(super) saturated: bool,
     /// It has echoed a ticket in this life.
     echoes: bool,
     /// It stands in the list of silent workers, since then.
@@ -80,19 +76,10 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Blocks in use and requests waiting, unless they are not known.
+    /// Its newest metrics, unless they are too old to go by.
     #[inline]
-    pub(super) fn known_load(&self) -> Option<(u64, u64)> {
-        let metrics = self.metrics.as_ref().filter(|_| !self.stale)?;
-        let waiting = metrics.worker_stats.num_requests_waiting;
-        Some((metrics.kv_stats.kv_active_blocks, waiting))
-    }
-
-    /// Whether it is known to be at or over the threshold, with `booked` blocks on top.
-    #[inline]
-    pub(super) fn is_saturated(&self, saturation: f64, booked: u64) -> bool {
-        let known = self.metrics.as_ref().filter(|_| !self.stale);
-        known.is_some_and(|metrics| metrics.is_saturated(saturation, booked))
+    pub(super) fn known(&self) -> Option<&ForwardPassMetrics> {
+        self.metrics.as_ref().filter(|_| !self.stale)
     }
 }
 
@@ -239,7 +226,7 @@ impl LoadTable {
             if silence < self.config.stale_after() {
                 break;
             }
-            self.pricing.forget(row);
+            self.pricing.forget(index, row.known());
             row.stale = true;
             row.silent_since = None;
             self.silent_links.remove(&mut self.silent, index);
@@ -269,7 +256,7 @@ impl LoadTable {
         if booked.requests == 0 && row.silent_since.take().is_some() {
             self.silent_links.remove(&mut self.silent, index);
         }
-        self.pricing.place(index, row, booked);
+        self.pricing.place(index, row.known(), booked);
     }
 
     fn handle_load(
@@ -297,7 +284,7 @@ impl LoadTable {
             }
             return;
         }
-        self.pricing.forget(row);
+        self.pricing.forget(index, row.known());
         row.owner = publisher;
         row.named_in = snapshot;
         if load.life > row.life {
@@ -369,8 +356,6 @@ impl LoadTable {
             metrics: None,
             arrived_at: now,
             stale: false,
-            counted: false,
-            saturated: false,
             echoes: false,
             silent_since: None,
             named_in: 0,
@@ -426,7 +411,7 @@ impl LoadTable {
         if row.silent_since.take().is_some() {
             self.silent_links.remove(&mut self.silent, index);
         }
-        self.pricing.remove(index, &mut row);
+        self.pricing.remove(index, row.known());
         self.slots.remove(&row.worker);
         let id = row.worker.worker();
         if let Some(ranks) = self.ranks.get_mut(&id) {
