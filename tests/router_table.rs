@@ -550,7 +550,7 @@ fn lengths(
     told: LoadSnapshot,
     most: usize,
 ) -> Vec<usize> {
-    let now = std::time::Instant::now();
+    let now = actix_kv_metrics::actix::clock::Instant::now().into_std();
     let mut taking = table.begin_snapshot(told);
     let mut lengths = Vec::new();
     loop {
@@ -569,7 +569,7 @@ fn g14_workers_that_are_gone_are_removed_no_more_at_a_time_than_asked_for() {
     for gone_by in [FULL, CLOSED] {
         let config = RouterConfig::builder().seed(7).build().unwrap();
         let mut table = actix_kv_metrics::sans_io::LoadTable::new(config);
-        let now = std::time::Instant::now();
+        let now = actix_kv_metrics::actix::clock::Instant::now().into_std();
         let others = snapshot(Q, 1, FULL, (500..540).map(announced));
         table.handle_snapshot(others, now);
         table.handle_snapshot(snapshot(P, 1, FULL, (0..100).map(announced)), now);
