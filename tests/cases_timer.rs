@@ -357,3 +357,57 @@ fn a_deadline_far_away_does_not_fire_early() {
         assert_eq!(stats(&publisher).await.timer.fires, 1);
     });
 }
+
+/// Not listed: what a timer was armed for went out otherwise, and the next deadline, another router's, is later.
+#[test]
+fn a_deadline_that_moved_later_does_not_fire_at_the_former_one() {
+    use actix_kv_metrics::actix::Actor;
+    virtual_time(async {
+        let (publisher, one) = known(windows(5_000, 5_000)).await;
+        let log = LogHandle::new();
+        let two = Recorder::new(&log).start();
+        let attach = AttachRouter::new(two.recipient()).coalescing(windows(8_000, 8_000));
+        publisher.send(attach).await.unwrap();
+        settle().await;
+        log.take();
+        report(&publisher, 1, 5).await;
+        sleep(ms(2_000)).await;
+        attach_router(&publisher, &one.router).await;
+        settle().await;
+        assert_eq!(one.log.take(), [full(2_000, &[(1, 5)])]);
+        sleep(ms(5_000)).await;
+        let timer = stats(&publisher).await.timer;
+        assert_eq!((timer.arms, timer.cancels, timer.fires), (2, 1, 0));
+        sleep(ms(5_000)).await;
+        assert_eq!(log.take(), [delta(8_000, &[(1, 5)])]);
+        assert_eq!(one.log.take(), []);
+        let timer = stats(&publisher).await.timer;
+        assert_eq!((timer.arms, timer.cancels, timer.fires), (2, 1, 1));
+        assert_eq!(timer.stale_fires, 0);
+    });
+}
+
+/// Not listed: a message between two deadlines of one tick.
+#[test]
+fn what_falls_due_within_a_tick_goes_out_in_one_snapshot_though_messages_come() {
+    let micros = |n| tokio::time::advance(Duration::from_micros(n));
+    virtual_time(async {
+        let (publisher, one) = known(windows(10, 100)).await;
+        report(&publisher, 2, 0).await;
+        report(&publisher, 3, 0).await;
+        settle().await;
+        one.log.take();
+        micros(500).await;
+        report(&publisher, 1, 5).await;
+        micros(300).await;
+        report(&publisher, 2, 6).await;
+        // Worker 1 is due since 0.1 ms, worker 2 will be in 0.2 ms.
+        micros(9_800).await;
+        report(&publisher, 3, 7).await;
+        settle().await;
+        assert_eq!(one.log.take(), []);
+        sleep(ms(50)).await;
+        let both = delta(11, &[(1, 5), (2, 6)]);
+        assert_eq!(one.log.take(), [both, delta(21, &[(3, 7)])]);
+    });
+}

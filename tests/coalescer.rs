@@ -928,3 +928,61 @@ fn g3_leaving_saturation_waits_for_its_window_and_no_longer_however_small_the_st
     t.report(1, 499);
     t.expect_delta(1_510, &[(1, 499)]);
 }
+
+/// Worker 1 comes back, leaves, and comes back again after `others` have left: the last time it waits for its window,
+/// beginning at `at`.
+#[track_caller]
+fn expect_flapping(t: &mut Timeline, at: u64, others: &[u64]) {
+    t.skip_to(at);
+    t.leave(1);
+    t.report(1, 1);
+    t.expect(&Seen {
+        left: vec![1],
+        ..delta(at, &[(1, 1)])
+    });
+    t.leave(1);
+    others.iter().for_each(|worker| t.leave(*worker));
+    assert!(t.pump().is_some_and(|seen| seen.loads.is_empty()));
+    t.report(1, 2);
+    t.expect_delta(at + 10, &[(1, 2)]);
+}
+
+#[test]
+fn g12_a_worker_that_flaps_is_found_out_however_many_others_leave_meanwhile() {
+    let all: Vec<u64> = (1..=100).collect();
+    let mut t = Timeline::with_workers(windows(10, 100), &all);
+    // None leave, then as many as are remembered without a look at them, and more.
+    expect_flapping(&mut t, 0, &[]);
+    expect_flapping(&mut t, 200, &all[1..17]);
+    expect_flapping(&mut t, 400, &all[17..50]);
+    t.expect_idle();
+}
+
+#[test]
+fn g12_lives_that_ended_long_ago_do_not_hide_a_worker_that_flaps() {
+    let all: Vec<u64> = (1..=2_100).collect();
+    let mut t = Timeline::with_workers(windows(10, 100), &all);
+    all[1..2_000].iter().for_each(|worker| t.leave(*worker));
+    assert!(t.pump().is_some_and(|seen| seen.kind == Kind::Full));
+    expect_flapping(&mut t, 100, &all[2_000..2_030]);
+    t.expect_idle();
+}
+
+#[test]
+fn g12_a_worker_that_comes_back_after_max_delay_does_not_flap_however_many_others_left() {
+    let all: Vec<u64> = (1..=100).collect();
+    let mut t = Timeline::with_workers(windows(10, 100), &all);
+    t.leave(1);
+    t.report(1, 1);
+    assert!(t.pump().is_some());
+    t.leave(1);
+    all[1..40].iter().for_each(|worker| t.leave(*worker));
+    assert!(t.pump().is_some());
+    t.skip_to(100);
+    t.leave(50);
+    t.report(1, 2);
+    t.expect(&Seen {
+        left: vec![50],
+        ..delta(100, &[(1, 2)])
+    });
+}

@@ -556,3 +556,33 @@ fn g8_a_retry_is_paced_by_its_backoff_and_not_by_min_gap_too() {
     t.report(1, 6);
     t.expect_delta(1_511, &[(1, 6)]);
 }
+
+#[test]
+fn after_need_full_everything_is_undelivered_until_a_full_snapshot_is_acknowledged() {
+    let mut t = waiting(windows(10, 100), &[1, 2, 3]);
+    let undelivered = |t: &Timeline| t.link.coalescer().undelivered(&t.reports);
+    t.report(1, 5);
+    t.expect_delta(10, &[(1, 5)]);
+    assert_eq!(undelivered(&t), [w(1)]);
+    t.answer(NEED_FULL);
+    assert_eq!(undelivered(&t), [w(1), w(2), w(3)]);
+    t.expect_full(10, &[(1, 5), (2, 0), (3, 0)]);
+    assert_eq!(undelivered(&t), [w(1), w(2), w(3)]);
+    t.applied();
+    assert_eq!(undelivered(&t), []);
+}
+
+#[test]
+fn a_lost_link_has_no_last_snapshot_and_stays_lost() {
+    let mut t = waiting(windows(10, 100), &[1]);
+    t.report(1, 5);
+    t.expect_delta(10, &[(1, 5)]);
+    t.answer(Delivery::Gone);
+    t.report(1, 6);
+    let (publisher, now) = (PublisherId::new(1, 1), t.instant());
+    let last = t
+        .link
+        .poll_last(publisher, &mut t.sequence, &t.reports, now);
+    assert_eq!(last, None);
+    assert_eq!((t.link.state(), t.sequence), (LinkState::Lost, 3));
+}

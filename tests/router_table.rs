@@ -543,3 +543,45 @@ fn g9_a_supervised_restart_within_a_large_snapshot_loses_nothing() {
         assert!(router.0.connected());
     });
 }
+
+/// Workers known after each call that takes over a snapshot, `most` at a time.
+fn lengths(
+    table: &mut actix_kv_metrics::sans_io::LoadTable,
+    told: LoadSnapshot,
+    most: usize,
+) -> Vec<usize> {
+    let now = actix_kv_metrics::actix::clock::Instant::now().into_std();
+    let mut taking = table.begin_snapshot(told);
+    let mut lengths = Vec::new();
+    loop {
+        let answer = table.continue_snapshot(&mut taking, most, now);
+        lengths.push(table.len());
+        if let Some(answer) = answer {
+            assert_eq!(answer, SnapshotAck::Applied);
+            return lengths;
+        }
+        assert!(lengths.len() < 1_000, "never taken over");
+    }
+}
+
+#[test]
+fn g14_workers_that_are_gone_are_removed_no_more_at_a_time_than_asked_for() {
+    for gone_by in [FULL, CLOSED] {
+        let config = RouterConfig::builder().seed(7).build().unwrap();
+        let mut table = actix_kv_metrics::sans_io::LoadTable::new(config);
+        let now = actix_kv_metrics::actix::clock::Instant::now().into_std();
+        let others = snapshot(Q, 1, FULL, (500..540).map(announced));
+        table.handle_snapshot(others, now);
+        table.handle_snapshot(snapshot(P, 1, FULL, (0..100).map(announced)), now);
+        // The rows of the others are looked at first: some a call, and none is removed.
+        let mut has = lengths(&mut table, snapshot(P, 2, gone_by, []), 3);
+        let looked = has.iter().take_while(|len| **len == 140).count();
+        assert!((1..=13).contains(&looked), "{has:?}");
+        has.drain(..looked);
+        let steps: Vec<_> = has.windows(2).map(|pair| pair[0] - pair[1]).collect();
+        assert!(steps.iter().all(|removed| *removed <= 3), "{has:?}");
+        assert!((137..140).contains(&has[0]), "{has:?}");
+        assert_eq!(has.last(), Some(&40));
+        assert!((33..=35).contains(&has.len()), "{has:?}");
+    }
+}

@@ -800,3 +800,112 @@ fn a_silent_neighbour_holds_up_a_request_for_a_second_at_most() {
         assert!(kv.router().connected() && silent.connected());
     });
 }
+
+/// So many workers that a router takes many turns over a snapshot of them all.
+const MANY: u64 = 20_000;
+
+/// Tells the router that a later incarnation of publisher 5 is there: what comes from this one is superseded, and its
+/// link backs off.
+async fn supersede(kv: &KvMetrics) {
+    use actix_kv_metrics::{LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind};
+    let later = LoadSnapshot {
+        publisher: PublisherId::new(5, u64::MAX),
+        sequence: 1,
+        kind: SnapshotKind::Delta { after: 0 },
+        left: Vec::new(),
+        workers: Vec::new(),
+    };
+    let answer = kv.router().send(later).await.unwrap();
+    assert_eq!(answer, Ok(SnapshotAck::NeedFull));
+}
+
+/// Publisher 5, whose link backs off for a minute.
+fn backing_off_for_long() -> KvMetricsConfig {
+    let minute = Backoff::new(ms(60_000), ms(60_000)).unwrap();
+    let publisher = PublisherConfig::builder().id(5).backoff(minute);
+    config().publisher(publisher.build().unwrap())
+}
+
+#[test]
+fn a_worker_announced_while_a_large_snapshot_is_taken_over_is_known_to_the_request_after_it() {
+    virtual_time(async {
+        let kv = KvMetrics::start(config());
+        for id in 0..MANY {
+            kv.publisher()
+                .do_send(actix_kv_metrics::WorkerJoined { worker: w(id) });
+        }
+        sleep(ms(5)).await;
+        assert_eq!(table(&kv).await.len() as u64, MANY);
+        let begun = Instant::now();
+        let everything = AttachRouter::new(kv.router().recipient());
+        kv.publisher().send(everything).await.unwrap();
+        let _seven = kv.reporter(MANY + 7);
+        let pin = request().among(Candidates::Rank(w(MANY + 7)));
+        assert_eq!(kv.select(pin).await.unwrap().worker(), w(MANY + 7));
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert!(kv.publisher().connected() && kv.router().connected());
+    });
+}
+
+#[test]
+fn a_request_waits_a_second_and_no_longer_for_a_worker_its_router_never_hears_of() {
+    virtual_time(async {
+        let kv = KvMetrics::start(backing_off_for_long());
+        settle().await;
+        supersede(&kv).await;
+        let _one = kv.reporter(1);
+        settle().await;
+        let _two = kv.reporter(2);
+        let begun = Instant::now();
+        let nobody = kv.select(request()).await.unwrap_err();
+        assert_eq!(nobody, SelectError::NoWorkers);
+        let waited = begun.elapsed();
+        assert!(waited >= ms(1_000) && waited <= ms(1_001), "{waited:?}");
+        assert!(kv.publisher().connected() && kv.router().connected());
+    });
+}
+
+#[test]
+fn a_request_does_not_wait_for_a_load_that_is_backed_off_but_for_workers_only() {
+    virtual_time(async {
+        let kv = KvMetrics::start(backing_off_for_long());
+        let one = kv.reporter(1);
+        one.report(load(10)).unwrap();
+        sleep(ms(5)).await;
+        supersede(&kv).await;
+        one.report(load(20)).unwrap();
+        sleep(ms(50)).await;
+        let stats = kv.publisher().send(GetPublisherStats).await.unwrap();
+        assert_eq!(stats.links[0].delivery.failures, 1);
+        let begun = Instant::now();
+        let pin = request().among(Candidates::Rank(w(99)));
+        let unknown = kv.select(pin).await.unwrap_err();
+        assert_eq!(unknown, SelectError::UnknownWorker);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert_eq!(table(&kv).await[&w(1)], Some(10));
+        assert!(kv.publisher().connected() && kv.router().connected());
+    });
+}
+
+#[test]
+fn the_settings_of_the_publisher_and_of_the_router_reach_them() {
+    virtual_time(async {
+        let publisher = PublisherConfig::builder().id(5).build().unwrap();
+        let router = RouterConfig::builder().waiting_weight(3.0).build().unwrap();
+        let config = KvMetricsConfig::default()
+            .publisher(publisher)
+            .router(router);
+        let kv = KvMetrics::start(config);
+        let one = kv.reporter(1);
+        one.report(ForwardPassMetrics::new(100, 1_000, 2)).unwrap();
+        sleep(ms(5)).await;
+        let loads = kv.router().send(GetLoads).await.unwrap();
+        assert_eq!(loads.get(1).unwrap().publisher.id, 5);
+        assert_eq!(kv.select(request()).await.unwrap().cost().waiting(), 6.0);
+        // So do they reach a router that replaces it.
+        poison(&kv).await;
+        sleep(ms(20)).await;
+        assert_eq!(kv.select(request()).await.unwrap().cost().waiting(), 6.0);
+        assert!(kv.publisher().connected() && kv.router().connected());
+    });
+}
