@@ -1,0 +1,12 @@
+//! Failures that users of similar systems reported; `tests/CASES.md` lists them by number.
+
+mod limits;
+mod load;
+mod meddlers;
+mod order;
+mod settings;
+mod starvation;
+mod timer;
+mod values;
+mod warnings;
+mod workers;

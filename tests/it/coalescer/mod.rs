@@ -1,0 +1,4 @@
+//! The windows of one link.
+
+mod model;
+mod windows;

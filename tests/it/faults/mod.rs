@@ -1,0 +1,8 @@
+//! Faults injected between the actors.
+
+mod publisher;
+mod random;
+mod replaced;
+mod router;
+mod threads;
+mod worker;

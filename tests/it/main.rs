@@ -1,0 +1,16 @@
+//! The component's tests, in one program: `tests/README.md` says where to begin.
+
+#![allow(missing_docs, unreachable_pub)]
+
+mod api;
+mod cases;
+mod coalescer;
+mod faults;
+mod fuzz;
+mod link;
+mod publisher;
+mod router;
+#[deny(dead_code)]
+mod support;
+mod system;
+mod wire;

@@ -1,0 +1,9 @@
+//! The publisher, by message.
+
+mod counters;
+mod flush;
+mod links;
+mod messages;
+mod reporter;
+mod reports;
+mod stop;

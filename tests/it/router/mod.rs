@@ -1,0 +1,6 @@
+//! The router: table, choice, reservations.
+
+mod model;
+mod reservations;
+mod selection;
+mod table;
