@@ -1,6 +1,6 @@
 //! What the stress runs and drawn inputs found, kept.
 
-// `settings_are_read_to_the_last_bit` stands beside the settings, in `fuzz_config.rs`.
+// `settings_are_read_to_the_last_bit` stands beside the settings, in `fuzz/config.rs`.
 
 use std::{cell::RefCell, rc::Rc};
 
