@@ -6,4 +6,4 @@ cd "$(dirname "$0")/../.."
 export KV_FUZZ_SECONDS="${1:-600}"
 cargo test --release --quiet \
     --config profile.release.debug-assertions=true --config profile.release.overflow-checks=true \
-    --test it -- fuzz --nocapture --test-threads=1 2>&1 | grep -E ' inputs in |panicked|seed|smallest|FAILED|error'
+    --test it -- fuzz --nocapture --test-threads=1 2>&1 | grep -E ' inputs in |panicked|seed|smallest|FAILED|error' | sed 's/^\.*//'
