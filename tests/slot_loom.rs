@@ -1,5 +1,10 @@
 //! The slot between a reporter and the publisher, model-checked: every interleaving with up to three preemptions is run.
+//!
+//! ```sh
+//! RUSTFLAGS="--cfg slot_loom" cargo test --release --test slot_loom --target-dir target/loom
+//! ```
 
+#![cfg(slot_loom)]
 #![allow(missing_docs)]
 
 mod sync {
