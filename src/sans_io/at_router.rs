@@ -1,6 +1,9 @@
 //! What a router has of a worker, and how much a report differs from it.
 
-use super::reports::{Before, Report};
+use super::{
+    reports::{Before, Report},
+    slots::{Slab, key},
+};
 use crate::{config::Coalescing, metrics::ForwardPassMetrics};
 
 /// What the router acknowledged, or will have once the snapshot that is out is acknowledged.
@@ -14,36 +17,33 @@ pub(super) enum AtRouter {
     /// The newest value: no window is open.
     Newest,
     /// An older one, kept while the window is open.
-    Older(u32),
+    Older(OlderSlot),
 }
 
 /// The values that routers have and workers have left behind, kept while windows are open.
 #[derive(Debug, Default)]
 pub(super) struct OlderValues {
-    values: Vec<Before>,
-    free: Vec<u32>,
+    values: Slab<OlderSlot, Before>,
 }
+
+/// Place of an older value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OlderSlot(u32);
+key!(OlderSlot);
 
 impl OlderValues {
     pub(super) fn keep(&mut self, value: Before) -> AtRouter {
-        let place = if let Some(place) = self.free.pop() {
-            self.values[place as usize] = value;
-            place
-        } else {
-            self.values.push(value);
-            self.values.len() as u32 - 1
-        };
-        AtRouter::Older(place)
+        AtRouter::Older(self.values.insert(value))
     }
 
     #[inline]
-    pub(super) fn at(&self, place: u32) -> &Before {
-        &self.values[place as usize]
+    pub(super) fn at(&self, slot: OlderSlot) -> Option<&Before> {
+        self.values.get(slot)
     }
 
     pub(super) fn forget(&mut self, has: AtRouter) {
-        if let AtRouter::Older(place) = has {
-            self.free.push(place);
+        if let AtRouter::Older(slot) = has {
+            self.values.remove(slot);
         }
     }
 }

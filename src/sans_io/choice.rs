@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::{
     index::Order,
     selection::{Candidates, Cost, SelectError, SelectWorker},
+    slots::RowSlot,
     table::{LoadTable, Row},
 };
 use crate::{metrics::WorkerRank, snapshot::Ticket};
@@ -22,7 +23,7 @@ pub struct Placement {
 
 /// The cheapest seen so far, with its total; among equals each is kept with the same probability.
 struct Cheapest {
-    best: Option<(u32, f64)>,
+    best: Option<(RowSlot, f64)>,
     equals: usize,
 }
 
@@ -39,7 +40,7 @@ impl Cheapest {
         rng: &mut fastrand::Rng,
         total: f64,
         count: usize,
-        pick: impl FnOnce(&mut fastrand::Rng) -> u32,
+        pick: impl FnOnce(&mut fastrand::Rng) -> RowSlot,
     ) {
         let best = self.best.map_or(f64::INFINITY, |(_, best)| best);
         if count == 0 || total > best {
@@ -85,19 +86,19 @@ impl LoadTable {
 
     /// The worker in `index`, unless it is saturated.
     #[inline]
-    fn available(&self, index: u32) -> Option<&Row> {
+    fn available(&self, index: RowSlot) -> Option<&Row> {
         self.row(index)
             .filter(|_| !self.pricing.is_saturated(index))
     }
 
     #[inline]
-    fn row(&self, index: u32) -> Option<&Row> {
-        self.rows[index as usize].as_ref()
+    fn row(&self, index: RowSlot) -> Option<&Row> {
+        self.rows.get(index)
     }
 
     /// What the worker in `index` would cost the request now.
     #[inline]
-    fn price(&self, request: &SelectWorker, index: u32, row: &Row, overlap: u32) -> Cost {
+    fn price(&self, request: &SelectWorker, index: RowSlot, row: &Row, overlap: u32) -> Cost {
         let missing = request.blocks.saturating_sub(overlap);
         Cost {
             prefill: self.config.overlap_weight() * f64::from(missing),
@@ -107,7 +108,7 @@ impl LoadTable {
         }
     }
 
-    fn least_cost(&mut self, request: &SelectWorker) -> Result<u32, SelectError> {
+    fn least_cost(&mut self, request: &SelectWorker) -> Result<RowSlot, SelectError> {
         match &request.candidates {
             Candidates::Any => self.least_cost_of_all(request),
             Candidates::Rank(rank) => {
@@ -139,9 +140,9 @@ impl LoadTable {
     fn least_cost_among(
         &mut self,
         request: &SelectWorker,
-        candidates: impl IntoIterator<Item = u32>,
+        candidates: impl IntoIterator<Item = RowSlot>,
         none: SelectError,
-    ) -> Result<u32, SelectError> {
+    ) -> Result<RowSlot, SelectError> {
         let mut cheapest = Cheapest::NONE;
         let mut any = false;
         for index in candidates {
@@ -158,7 +159,7 @@ impl LoadTable {
     }
 
     /// Prices those with overlap one by one; the rest come from the index, cheapest first.
-    fn least_cost_of_all(&mut self, request: &SelectWorker) -> Result<u32, SelectError> {
+    fn least_cost_of_all(&mut self, request: &SelectWorker) -> Result<RowSlot, SelectError> {
         let mut cheapest = Cheapest::NONE;
         for order in [Order::Known, Order::Unknown] {
             let rows = self.pricing.index().lowest(order).unwrap_or_default();

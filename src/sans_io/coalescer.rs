@@ -21,6 +21,7 @@ use super::{
     at_router::{AtRouter, Difference, OlderValues},
     departed::DepartedLives,
     reports::{Change, Report, Reports, WorkerSlot},
+    slots::BySlot,
     windows::{NEVER, Nanos, Phase, Windows, nanos},
 };
 use crate::{config::Coalescing, metrics::WorkerRank, snapshot::WorkerLoad};
@@ -38,7 +39,7 @@ pub struct Coalescer {
     last_now: Instant,
     now: Nanos,
     windows: Windows,
-    tracked: Vec<Tracked>,
+    tracked: BySlot<WorkerSlot, Tracked>,
     older: OlderValues,
     departures: BTreeSet<WorkerRank>,
     departures_out: Vec<WorkerRank>,
@@ -122,7 +123,7 @@ impl Coalescer {
             last_now: now,
             now: 0,
             windows: Windows::new(settings),
-            tracked: Vec::new(),
+            tracked: BySlot::new(Tracked::NEW),
             older: OlderValues::default(),
             departures: BTreeSet::new(),
             departures_out: Vec::new(),
@@ -169,35 +170,33 @@ impl Coalescer {
     pub fn handle_changed(&mut self, change: &Change, report: &Report, now: Instant) -> bool {
         self.advance(now);
         let slot = change.slot();
-        self.track(slot);
-        let before = self.windows.phase(slot.0);
+        let before = self.windows.phase(slot);
         self.counts.changed += 1;
         if before == Phase::Closed {
             self.counts.opened += 1;
         } else {
             self.counts.coalesced += 1;
         }
-        let has = self.tracked[slot.0 as usize].at_router;
+        let has = self.tracked[slot].at_router;
         if has == AtRouter::Newest {
             let older = self.older.keep(change.before().clone());
-            self.tracked[slot.0 as usize].at_router = older;
+            self.tracked[slot].at_router = older;
         } else if has == AtRouter::Nothing && before == Phase::Closed {
             self.begin_life(slot, report.worker);
         }
         self.update_window(slot, report);
-        self.tracked[slot.0 as usize].last_activity = self.now;
-        self.windows.phase(slot.0) != before
+        self.tracked[slot].last_activity = self.now;
+        self.windows.phase(slot) != before
     }
 
     /// A worker is known, or begins a new life, and has not reported yet.
     pub fn handle_joined(&mut self, slot: WorkerSlot, report: &Report, now: Instant) {
         self.advance(now);
-        self.track(slot);
-        if self.tracked[slot.0 as usize].at_router == AtRouter::Nothing {
+        if self.tracked[slot].at_router == AtRouter::Nothing {
             self.begin_life(slot, report.worker);
         } else {
             let flaps = self.was_reborn_recently(slot);
-            let tracked = &mut self.tracked[slot.0 as usize];
+            let tracked = &mut self.tracked[slot];
             tracked.flaps = flaps;
             tracked.reborn_at = self.now;
             self.older.forget(tracked.at_router);
@@ -215,10 +214,9 @@ impl Coalescer {
         now: Instant,
     ) {
         self.advance(now);
-        self.track(slot);
-        self.windows.close(slot.0);
+        self.windows.close(slot);
         self.end_life(slot, worker);
-        let was = std::mem::replace(&mut self.tracked[slot.0 as usize], Tracked::NEW);
+        let was = std::mem::replace(&mut self.tracked[slot], Tracked::NEW);
         self.older.forget(was.at_router);
         if self.wants_full || was.at_router == AtRouter::Nothing {
             return;
@@ -248,16 +246,15 @@ impl Coalescer {
             return;
         };
         self.departures.extend(self.departures_out.drain(..));
-        for slot in 0..self.tracked.len() {
-            let tracked = &mut self.tracked[slot];
+        for (slot, tracked) in self.tracked.iter_mut() {
             if tracked.sent_in != self.rounds {
                 continue;
             }
             self.older.forget(tracked.at_router);
             tracked.at_router = AtRouter::Unknown;
             tracked.differs_since = tracked.differs_since.min(tracked.sent_differs_since);
-            if self.windows.phase(slot as u32) != Phase::Urgent {
-                self.windows.open_at_once(slot as u32, Phase::Due);
+            if self.windows.phase(slot) != Phase::Urgent {
+                self.windows.open_at_once(slot, Phase::Due);
             }
         }
         if out.full {
@@ -326,15 +323,10 @@ impl Coalescer {
 
     /// Workers whose newest value, or whose departure, the router is not known to have.
     pub fn undelivered(&self, reports: &Reports) -> Vec<WorkerRank> {
-        let out = self.out.map(|out| (out.full, self.rounds));
+        let full = self.wants_full || self.is_full_out();
+        let is_out = |slot| self.out.is_some() && self.tracked[slot].sent_in == self.rounds;
         let loads = reports.iter().filter(|(slot, _)| {
-            self.wants_full
-                || out.is_some_and(|(full, _)| full)
-                || self.windows.phase(slot.0) != Phase::Closed
-                || self
-                    .tracked
-                    .get(slot.0 as usize)
-                    .is_none_or(|tracked| out.is_some_and(|(_, round)| tracked.sent_in == round))
+            full || self.windows.phase(*slot) != Phase::Closed || is_out(*slot)
         });
         let mut workers: Vec<_> = loads.map(|(_, report)| report.worker).collect();
         workers.extend(&self.departures);
@@ -347,7 +339,7 @@ impl Coalescer {
     /// How long the router has gone without the newest value of the worker in `slot`; `None` if it has it, or will have
     /// it once the snapshot that is out is acknowledged.
     pub fn age(&self, slot: WorkerSlot, now: Instant) -> Option<Duration> {
-        let since = self.tracked.get(slot.0 as usize)?.differs_since;
+        let since = self.tracked[slot].differs_since;
         (since != NEVER).then(|| {
             now.saturating_duration_since(self.origin)
                 .saturating_sub(Duration::from_nanos(since))
@@ -363,49 +355,42 @@ impl Coalescer {
         self.now = self.now.max(now.min(NEVER - 1));
     }
 
-    fn track(&mut self, slot: WorkerSlot) {
-        let wanted = slot.0 as usize + 1;
-        if self.tracked.len() < wanted {
-            self.tracked.resize(wanted, Tracked::NEW);
-        }
-    }
-
     /// Opens, moves or leaves the worker's window after its report became `report`.
     fn update_window(&mut self, slot: WorkerSlot, report: &Report) {
         let difference = self.difference(slot, report);
-        let (now, index) = (self.now, slot.0);
-        let tracked = &mut self.tracked[index as usize];
+        let now = self.now;
+        let tracked = &mut self.tracked[slot];
         if difference == Difference::None {
             tracked.differs_since = NEVER;
         } else {
             tracked.differs_since = tracked.differs_since.min(now);
         }
-        let phase = self.windows.phase(index);
+        let phase = self.windows.phase(slot);
         match difference {
             Difference::Urgent => {
                 tracked.last_urgent = now;
                 if phase != Phase::Urgent {
-                    self.windows.open_at_once(index, Phase::Urgent);
+                    self.windows.open_at_once(slot, Phase::Urgent);
                 }
             }
             Difference::Significant if phase == Phase::Closed => {
                 if self.is_leading(slot) {
-                    self.windows.open_at_once(index, Phase::Due);
+                    self.windows.open_at_once(slot, Phase::Due);
                 } else {
-                    self.windows.open_ordinary(index, now);
+                    self.windows.open_ordinary(slot, now);
                 }
             }
-            Difference::Minor if phase == Phase::Closed => self.windows.open_minor(index, now),
+            Difference::Minor if phase == Phase::Closed => self.windows.open_minor(slot, now),
             Difference::None if phase == Phase::Closed => {}
             Difference::None | Difference::Minor | Difference::Significant => {
                 let significant = difference == Difference::Significant;
-                self.windows.handle_activity(index, significant, now);
+                self.windows.handle_activity(slot, significant, now);
             }
         }
     }
 
     fn difference(&self, slot: WorkerSlot, report: &Report) -> Difference {
-        let tracked = &self.tracked[slot.0 as usize];
+        let tracked = &self.tracked[slot];
         let has = match tracked.at_router {
             AtRouter::Nothing | AtRouter::OtherLife if tracked.flaps => {
                 return Difference::Significant;
@@ -413,7 +398,10 @@ impl Coalescer {
             AtRouter::Nothing | AtRouter::OtherLife => return Difference::Urgent,
             AtRouter::Unknown => return Difference::Significant,
             AtRouter::Newest => return Difference::None,
-            AtRouter::Older(place) => self.older.at(place),
+            AtRouter::Older(older) => match self.older.at(older) {
+                Some(has) => has,
+                None => return Difference::Significant,
+            },
         };
         let first_report = has.metrics.is_none() && report.metrics.is_some();
         if first_report && tracked.flaps {
@@ -424,20 +412,20 @@ impl Coalescer {
 
     /// Whether the worker's last urgent change is long enough ago for another.
     fn is_rested(&self, slot: WorkerSlot) -> bool {
-        !self.is_recent(self.tracked[slot.0 as usize].last_urgent)
+        !self.is_recent(self.tracked[slot].last_urgent)
     }
 
     /// A life begins of which the router has nothing.
     fn begin_life(&mut self, slot: WorkerSlot, worker: WorkerRank) {
         if let Some(reborn) = self.ended.recently(worker, self.now) {
-            let tracked = &mut self.tracked[slot.0 as usize];
+            let tracked = &mut self.tracked[slot];
             tracked.flaps = reborn;
             tracked.reborn_at = self.now;
         }
     }
 
     fn end_life(&mut self, slot: WorkerSlot, worker: WorkerRank) {
-        let tracked = self.tracked[slot.0 as usize];
+        let tracked = self.tracked[slot];
         let reborn = tracked.flaps || self.was_reborn_recently(slot);
         if reborn || tracked.at_router != AtRouter::Nothing {
             self.ended.insert(worker, self.now, reborn);
@@ -445,7 +433,7 @@ impl Coalescer {
     }
 
     fn was_reborn_recently(&self, slot: WorkerSlot) -> bool {
-        self.is_recent(self.tracked[slot.0 as usize].reborn_at)
+        self.is_recent(self.tracked[slot].reborn_at)
     }
 
     /// Whether that was within the last `max_delay`.
@@ -455,7 +443,7 @@ impl Coalescer {
 
     /// Whether a first change now is due at once.
     fn is_leading(&self, slot: WorkerSlot) -> bool {
-        let last = self.tracked[slot.0 as usize].last_activity;
+        let last = self.tracked[slot].last_activity;
         self.settings.leading()
             && (last == NEVER || self.now - last >= nanos(self.settings.debounce()))
     }
@@ -465,7 +453,6 @@ impl Coalescer {
         self.departures.clear();
         let mut workers = Vec::with_capacity(reports.len());
         for (slot, report) in reports.iter() {
-            self.track(slot);
             workers.push(self.take(slot, report));
         }
         SnapshotContent {
@@ -479,13 +466,12 @@ impl Coalescer {
         let mut workers = Vec::new();
         while let Some(slot) = self.windows.first_due(self.now) {
             self.windows.close(slot);
-            let slot = WorkerSlot(slot);
             let Some(report) = reports.at(slot) else {
                 continue;
             };
             if self.difference(slot, report) == Difference::None {
                 self.counts.suppressed += 1;
-                let tracked = &mut self.tracked[slot.0 as usize];
+                let tracked = &mut self.tracked[slot];
                 tracked.differs_since = NEVER;
                 self.older.forget(tracked.at_router);
                 tracked.at_router = AtRouter::Newest;
@@ -503,7 +489,7 @@ impl Coalescer {
     }
 
     fn take(&mut self, slot: WorkerSlot, report: &Report) -> WorkerLoad {
-        let tracked = &mut self.tracked[slot.0 as usize];
+        let tracked = &mut self.tracked[slot];
         let age = self.now.saturating_sub(tracked.differs_since);
         self.older.forget(tracked.at_router);
         tracked.at_router = AtRouter::Newest;

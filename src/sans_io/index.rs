@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
+use super::slots::{BySlot, RowSlot};
+
 /// What a cost is made of: costs of one order are compared with each other only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Order {
@@ -14,17 +16,17 @@ pub(crate) enum Order {
 }
 
 /// Rows by cost: the cheapest ones of an order at once, all of them, however many there are.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CostIndex {
-    buckets: BTreeMap<Key, SmallVec<[u32; 4]>>,
-    places: Vec<Place>,
+    buckets: BTreeMap<CostKey, SmallVec<[RowSlot; 4]>>,
+    places: BySlot<RowSlot, Place>,
 }
 
 /// Costs are finite and not negative, so their bits order like their values, and the sign bit can tell the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Key(u64);
+struct CostKey(u64);
 
-impl Key {
+impl CostKey {
     fn new(order: Order, cost: f64) -> Self {
         // Adding zero makes a negative zero positive.
         let bits = (cost + 0.0).to_bits();
@@ -46,27 +48,32 @@ impl Key {
 /// Where a row stands: in which bucket, and where in it.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    key: Key,
+    key: CostKey,
     position: u32,
 }
 
 impl Place {
     const NOWHERE: Self = Self {
-        key: Key(0),
+        key: CostKey(0),
         position: u32::MAX,
     };
 }
 
+impl Default for CostIndex {
+    fn default() -> Self {
+        Self {
+            buckets: BTreeMap::new(),
+            places: BySlot::new(Place::NOWHERE),
+        }
+    }
+}
+
 impl CostIndex {
     /// Puts `row` at `cost` in `order`, wherever it was before.
-    pub(crate) fn insert(&mut self, row: u32, order: Order, cost: f64) {
+    pub(crate) fn insert(&mut self, row: RowSlot, order: Order, cost: f64) {
         debug_assert!(cost.is_finite() && cost >= 0.0);
-        let key = Key::new(order, cost);
-        let index = row as usize;
-        if self.places.len() <= index {
-            self.places.resize(index + 1, Place::NOWHERE);
-        }
-        let place = self.places[index];
+        let key = CostKey::new(order, cost);
+        let place = self.places[row];
         if place.position != u32::MAX {
             if place.key == key {
                 return;
@@ -74,7 +81,7 @@ impl CostIndex {
             self.remove(row);
         }
         let bucket = self.buckets.entry(key).or_default();
-        self.places[index] = Place {
+        self.places[row] = Place {
             key,
             position: bucket.len() as u32,
         };
@@ -82,20 +89,18 @@ impl CostIndex {
     }
 
     /// Takes `row` out, if it is in.
-    pub(crate) fn remove(&mut self, row: u32) {
-        let Some(place) = self.places.get_mut(row as usize) else {
+    pub(crate) fn remove(&mut self, row: RowSlot) {
+        let place = self.places[row];
+        if place.position == u32::MAX {
             return;
-        };
-        let place = std::mem::replace(place, Place::NOWHERE);
+        }
+        self.places[row] = Place::NOWHERE;
         let Some(bucket) = self.buckets.get_mut(&place.key) else {
             return;
         };
-        if bucket.get(place.position as usize) != Some(&row) {
-            return;
-        }
         bucket.swap_remove(place.position as usize);
         if let Some(moved) = bucket.get(place.position as usize) {
-            self.places[*moved as usize] = place;
+            self.places[*moved] = place;
         }
         if bucket.is_empty() {
             self.buckets.remove(&place.key);
@@ -104,17 +109,15 @@ impl CostIndex {
 
     /// All rows that have the lowest cost of the order.
     #[inline]
-    pub(crate) fn lowest(&self, order: Order) -> Option<&[u32]> {
-        let (key, rows) = self.buckets.range(Key::new(order, 0.0)..).next()?;
+    pub(crate) fn lowest(&self, order: Order) -> Option<&[RowSlot]> {
+        let (key, rows) = self.buckets.range(CostKey::new(order, 0.0)..).next()?;
         (key.order() == order).then_some(rows)
     }
 
     /// Whether `row` is among the rows at the lowest cost of its order.
     #[inline]
-    pub(crate) fn is_lowest(&self, row: u32) -> bool {
-        let Some(place) = self.places.get(row as usize) else {
-            return false;
-        };
+    pub(crate) fn is_lowest(&self, row: RowSlot) -> bool {
+        let place = self.places[row];
         let lowest = self.lowest(place.key.order());
         lowest.is_some_and(|rows| rows.get(place.position as usize) == Some(&row))
     }
@@ -126,40 +129,52 @@ const SIGN: u64 = 1 << 63;
 #[cfg(test)]
 mod tests {
     use super::{Order::*, *};
+    use crate::sans_io::slots::Key;
+
+    fn slot(number: u32) -> RowSlot {
+        RowSlot::new(number)
+    }
+
+    fn lowest(index: &CostIndex, order: Order) -> Option<Vec<u32>> {
+        let rows = index.lowest(order)?;
+        Some(rows.iter().map(|row| row.number()).collect())
+    }
 
     #[test]
     fn the_cheapest_rows_come_first_through_moves_and_removals() {
         let mut index = CostIndex::default();
-        assert_eq!(index.lowest(Known), None);
+        assert_eq!(lowest(&index, Known), None);
         for (row, cost) in [(0, 5.0), (1, 3.0), (2, 3.0), (3, 0.5), (4, 3.0)] {
-            index.insert(row, Known, cost);
+            index.insert(slot(row), Known, cost);
         }
-        index.insert(3, Known, 9.0);
-        assert_eq!(index.lowest(Known), Some(&[1, 2, 4][..]));
-        index.remove(1);
-        assert_eq!(index.lowest(Known), Some(&[4, 2][..]));
-        assert!(index.is_lowest(2) && !index.is_lowest(1) && !index.is_lowest(77));
-        assert!(!index.is_lowest(0));
-        index.insert(4, Known, 4.0);
-        index.remove(2);
-        index.remove(2);
-        assert_eq!(index.lowest(Known), Some(&[4][..]));
-        index.insert(0, Known, -0.0);
-        index.insert(4, Known, 0.0);
-        assert_eq!(index.lowest(Known), Some(&[0, 4][..]));
+        index.insert(slot(3), Known, 9.0);
+        assert_eq!(lowest(&index, Known), Some(vec![1, 2, 4]));
+        index.remove(slot(1));
+        assert_eq!(lowest(&index, Known), Some(vec![4, 2]));
+        assert!(
+            index.is_lowest(slot(2)) && !index.is_lowest(slot(1)) && !index.is_lowest(slot(77))
+        );
+        assert!(!index.is_lowest(slot(0)));
+        index.insert(slot(4), Known, 4.0);
+        index.remove(slot(2));
+        index.remove(slot(2));
+        assert_eq!(lowest(&index, Known), Some(vec![4]));
+        index.insert(slot(0), Known, -0.0);
+        index.insert(slot(4), Known, 0.0);
+        assert_eq!(lowest(&index, Known), Some(vec![0, 4]));
     }
 
     #[test]
     fn the_orders_are_apart() {
         let mut index = CostIndex::default();
-        index.insert(0, Unknown, 1.0);
-        assert_eq!(index.lowest(Known), None);
-        index.insert(1, Known, 2.0);
-        index.insert(2, Known, 3.0);
-        assert_eq!(index.lowest(Unknown), Some(&[0][..]));
-        assert!(index.is_lowest(0) && index.is_lowest(1) && !index.is_lowest(2));
-        index.insert(1, Unknown, 1.0);
-        assert_eq!(index.lowest(Unknown), Some(&[0, 1][..]));
-        assert_eq!(index.lowest(Known), Some(&[2][..]));
+        index.insert(slot(0), Unknown, 1.0);
+        assert_eq!(lowest(&index, Known), None);
+        index.insert(slot(1), Known, 2.0);
+        index.insert(slot(2), Known, 3.0);
+        assert_eq!(lowest(&index, Unknown), Some(vec![0]));
+        assert!(index.is_lowest(slot(0)) && index.is_lowest(slot(1)) && !index.is_lowest(slot(2)));
+        index.insert(slot(1), Unknown, 1.0);
+        assert_eq!(lowest(&index, Unknown), Some(vec![0, 1]));
+        assert_eq!(lowest(&index, Known), Some(vec![2]));
     }
 }

@@ -80,12 +80,11 @@ impl LoadTable {
     /// Every worker known.
     pub fn loads(&mut self, now: Instant) -> Loads {
         self.expire(now);
-        let rows = self.rows.iter().enumerate();
+        let rows = self.rows.iter();
         let mut workers: Vec<_> = rows
-            .filter_map(|(index, row)| {
-                let row = row.as_ref()?;
-                let booked = self.reservations.booked(index as u32);
-                Some(RankLoad {
+            .map(|(index, row)| {
+                let booked = self.reservations.booked(index);
+                RankLoad {
                     worker: row.worker,
                     publisher: row.owner,
                     life: row.life,
@@ -96,10 +95,10 @@ impl LoadTable {
                         Some(_) if row.stale => Freshness::Stale,
                         Some(_) => Freshness::Fresh,
                     },
-                    saturated: self.pricing.is_saturated(index as u32),
+                    saturated: self.pricing.is_saturated(index),
                     booked_blocks: booked.blocks,
                     booked_requests: booked.requests,
-                })
+                }
             })
             .collect();
         workers.sort_unstable_by_key(|load| load.worker);

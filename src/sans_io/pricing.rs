@@ -4,6 +4,7 @@ use super::{
     index::{CostIndex, Order},
     reservations::Booked,
     selection::Cost,
+    slots::{BySlot, RowSlot},
 };
 use crate::{config::RouterConfig, metrics::ForwardPassMetrics};
 
@@ -17,7 +18,7 @@ pub(super) struct Pricing {
     waiting_weight: f64,
     saturation: Option<f64>,
     index: CostIndex,
-    states: Vec<State>,
+    states: BySlot<RowSlot, State>,
     /// Sums over the known workers, exact: no drift, whatever comes and goes.
     active_sum: u128,
     waiting_sum: u128,
@@ -31,7 +32,7 @@ impl Pricing {
             waiting_weight: config.waiting_weight(),
             saturation: config.saturation(),
             index: CostIndex::default(),
-            states: Vec::new(),
+            states: BySlot::new(State::default()),
             active_sum: 0,
             waiting_sum: 0,
             known_count: 0,
@@ -39,11 +40,8 @@ impl Pricing {
     }
 
     /// Takes the worker out of the sums, with what is known of it still, before that changes.
-    pub(super) fn forget(&mut self, index: u32, known: Option<&ForwardPassMetrics>) {
-        let Some(state) = self.states.get_mut(index as usize) else {
-            return;
-        };
-        if std::mem::replace(&mut state.counted, false) {
+    pub(super) fn forget(&mut self, index: RowSlot, known: Option<&ForwardPassMetrics>) {
+        if std::mem::replace(&mut self.states[index].counted, false) {
             let (active, waiting) = known.map_or((0, 0), load);
             self.active_sum -= u128::from(active);
             self.waiting_sum -= u128::from(waiting);
@@ -52,12 +50,13 @@ impl Pricing {
     }
 
     /// Puts the worker where what is known of it and its bookings belong.
-    pub(super) fn place(&mut self, index: u32, known: Option<&ForwardPassMetrics>, booked: Booked) {
-        let place = index as usize;
-        if self.states.len() <= place {
-            self.states.resize(place + 1, State::default());
-        }
-        let state = &mut self.states[place];
+    pub(super) fn place(
+        &mut self,
+        index: RowSlot,
+        known: Option<&ForwardPassMetrics>,
+        booked: Booked,
+    ) {
+        let state = &mut self.states[index];
         if let (Some(known), false) = (known, state.counted) {
             let (active, waiting) = load(known);
             state.counted = true;
@@ -80,16 +79,15 @@ impl Pricing {
     }
 
     /// The worker is gone.
-    pub(super) fn remove(&mut self, index: u32, known: Option<&ForwardPassMetrics>) {
+    pub(super) fn remove(&mut self, index: RowSlot, known: Option<&ForwardPassMetrics>) {
         self.forget(index, known);
         self.index.remove(index);
     }
 
     /// Whether the worker is known to be at or over the threshold, its bookings included.
     #[inline]
-    pub(super) fn is_saturated(&self, index: u32) -> bool {
-        let state = self.states.get(index as usize);
-        state.is_some_and(|state| state.saturated)
+    pub(super) fn is_saturated(&self, index: RowSlot) -> bool {
+        self.states[index].saturated
     }
 
     /// Every worker that may be chosen, in the order of its cost.

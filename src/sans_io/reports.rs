@@ -10,7 +10,10 @@ use std::{
 
 use foldhash::fast::RandomState;
 
-use super::conflate::Slot;
+use super::{
+    conflate::Slot,
+    slots::{Key, Slab, key},
+};
 use crate::{
     metrics::{ForwardPassMetrics, WorkerRank},
     snapshot::Ticket,
@@ -19,7 +22,8 @@ use crate::{
 
 /// Place of a living worker in the table; used again after it left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct WorkerSlot(pub(crate) u32);
+pub struct WorkerSlot(u32);
+key!(WorkerSlot);
 
 /// Newest of one worker rank.
 #[derive(Debug, Clone)]
@@ -186,8 +190,7 @@ pub enum Reported {
 #[derive(Debug, Default)]
 pub struct Reports {
     slots: HashMap<WorkerRank, WorkerSlot, RandomState>,
-    rows: Vec<Option<Report>>,
-    free: Vec<WorkerSlot>,
+    rows: Slab<WorkerSlot, Report>,
 }
 
 impl Reports {
@@ -208,8 +211,7 @@ impl Reports {
 
     /// All living workers, in no meaningful but a repeatable order.
     pub fn iter(&self) -> impl Iterator<Item = (WorkerSlot, &Report)> {
-        let rows = self.rows.iter().enumerate();
-        rows.filter_map(|(index, row)| Some((WorkerSlot(index as u32), row.as_ref()?)))
+        self.rows.iter()
     }
 
     /// Newest of a living worker.
@@ -219,7 +221,7 @@ impl Reports {
 
     /// Newest of the worker in `slot`.
     pub fn at(&self, slot: WorkerSlot) -> Option<&Report> {
-        self.rows.get(slot.0 as usize)?.as_ref()
+        self.rows.get(slot)
     }
 
     /// A plain report: joins the worker's present life, or begins one.
@@ -233,7 +235,7 @@ impl Reports {
             Some(slot) => *slot,
             None => self.begin(worker, stamp::next(), None),
         };
-        let Some(row) = &mut self.rows[slot.0 as usize] else {
+        let Some(row) = self.rows.get_mut(slot) else {
             return Reported::Late;
         };
         row.change(slot, Some(metrics), |known| {
@@ -249,10 +251,9 @@ impl Reports {
     /// A worker left: its life ends. `None` if it is not known.
     pub fn handle_left(&mut self, worker: WorkerRank) -> Option<WorkerSlot> {
         let slot = self.slots.remove(&worker)?;
-        if let Some(reporter) = self.rows[slot.0 as usize].take().and_then(|r| r.reporter) {
+        if let Some(reporter) = self.rows.remove(slot).and_then(|r| r.reporter) {
             reporter.waiting.close();
         }
-        self.free.push(slot);
         Some(slot)
     }
 
@@ -262,7 +263,7 @@ impl Reports {
         let Some(slot) = self.slots.get(&worker).copied() else {
             return Some(self.begin(worker, reporter.life, Some(reporter)));
         };
-        let row = self.rows[slot.0 as usize].as_mut()?;
+        let row = self.rows.get_mut(slot)?;
         if let Some(present) = &row.reporter {
             if present.life > reporter.life {
                 reporter.waiting.close();
@@ -278,7 +279,7 @@ impl Reports {
         };
         row.metrics = None;
         row.admitted = Admitted::default();
-        reporter.place.store(slot.0, Relaxed);
+        reporter.place.store(slot.number(), Relaxed);
         row.reporter = Some(reporter);
         Some(slot)
     }
@@ -307,8 +308,8 @@ impl Reports {
     }
 
     fn row_of(&mut self, reporter: &Arc<ReporterSlot>) -> Option<(WorkerSlot, &mut Report)> {
-        let slot = WorkerSlot(reporter.place.load(Relaxed));
-        let row = self.rows.get_mut(slot.0 as usize)?.as_mut()?;
+        let slot = WorkerSlot::new(reporter.place.load(Relaxed));
+        let row = self.rows.get_mut(slot)?;
         let present = row.reporter.as_ref()?;
         Arc::ptr_eq(present, reporter).then_some((slot, row))
     }
@@ -319,20 +320,16 @@ impl Reports {
         life: u64,
         reporter: Option<Arc<ReporterSlot>>,
     ) -> WorkerSlot {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.rows.push(None);
-            WorkerSlot(self.rows.len() as u32 - 1)
-        });
-        if let Some(reporter) = &reporter {
-            reporter.place.store(slot.0, Relaxed);
-        }
-        self.rows[slot.0 as usize] = Some(Report {
+        let slot = self.rows.insert(Report {
             worker,
             life,
             metrics: None,
             admitted: Admitted::default(),
-            reporter,
+            reporter: reporter.clone(),
         });
+        if let Some(reporter) = reporter {
+            reporter.place.store(slot.number(), Relaxed);
+        }
         self.slots.insert(worker, slot);
         slot
     }
@@ -381,7 +378,7 @@ mod tests {
         assert_eq!(reports.handle_left(W), None);
         reports.handle_report(W, load(2), None);
         assert!(reports.get(W).unwrap().life > first);
-        assert_eq!((reports.len(), reports.rows.len()), (1, 1));
+        assert_eq!((reports.len(), reports.rows.slots()), (1, 1));
     }
 
     #[test]

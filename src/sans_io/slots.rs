@@ -1,10 +1,195 @@
-//! Doubly linked lists over small integer slots: push at the end, remove anywhere, both in constant time.
+//! Slots: small numbers for what lives, given out again when it is gone; and lists over them.
 //!
-//! Everything that waits in this crate waits for the same time as its neighbours (one `debounce`, one
-//! `reservation_ttl`), so the order of arrival *is* the order of the deadlines, and a list replaces a heap.
+//! A [`Slab`] gives slots out, a [`BySlot`] keeps more about the same ones elsewhere. [`Chain`]s are doubly linked lists
+//! over slots: push at the end, remove anywhere, both in constant time. Everything that waits in this crate waits for the
+//! same time as its neighbours (one `debounce`, one `reservation_ttl`), so the order of arrival *is* the order of the
+//! deadlines, and a list replaces a heap.
+
+use std::{
+    fmt::Debug,
+    marker::PhantomData,
+    ops::{Index, IndexMut},
+};
+
+/// A kind of slot. Slots of one slab are no slots of another.
+pub(crate) trait Key: Copy + Eq + Debug {
+    /// The slot of this number.
+    fn new(number: u32) -> Self;
+
+    /// Its number.
+    fn number(self) -> u32;
+}
+
+/// Makes a newtype of `u32` a kind of slot.
+macro_rules! key {
+    ($name:ident) => {
+        impl crate::sans_io::slots::Key for $name {
+            #[inline]
+            fn new(number: u32) -> Self {
+                Self(number)
+            }
+
+            #[inline]
+            fn number(self) -> u32 {
+                self.0
+            }
+        }
+    };
+}
+pub(super) use key;
+
+/// Place of a worker in a load table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RowSlot(u32);
+key!(RowSlot);
+
+#[inline]
+fn place<K: Key>(key: K) -> usize {
+    key.number() as usize
+}
+
+/// Gives slots out and keeps a value in each.
+#[derive(Debug)]
+pub(crate) struct Slab<K, T> {
+    entries: Vec<Option<T>>,
+    free: Vec<K>,
+}
+
+impl<K, T> Default for Slab<K, T> {
+    fn default() -> Self {
+        Self {
+            entries: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<K: Key, T> Slab<K, T> {
+    /// Keeps the value in a slot that is free.
+    pub(crate) fn insert(&mut self, value: T) -> K {
+        if let Some(key) = self.free.pop() {
+            self.entries[place(key)] = Some(value);
+            return key;
+        }
+        self.entries.push(Some(value));
+        K::new(self.entries.len() as u32 - 1)
+    }
+
+    /// Takes the value out; its slot is free.
+    pub(crate) fn remove(&mut self, key: K) -> Option<T> {
+        let value = self.entries.get_mut(place(key))?.take()?;
+        self.free.push(key);
+        Some(value)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, key: K) -> Option<&T> {
+        self.entries.get(place(key))?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut T> {
+        self.entries.get_mut(place(key))?.as_mut()
+    }
+
+    /// All values, by slot.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &T)> {
+        let entries = self.entries.iter().enumerate();
+        entries.filter_map(|(number, entry)| Some((K::new(number as u32), entry.as_ref()?)))
+    }
+
+    /// How many slots there are, free ones too: every slot's number is below.
+    pub(crate) fn slots(&self) -> u32 {
+        self.entries.len() as u32
+    }
+}
+
+/// A value for each slot of somebody else's slab: reading where nothing was written gives `empty`, writing makes room.
+#[derive(Debug)]
+pub(crate) struct BySlot<K, T> {
+    values: Vec<T>,
+    empty: T,
+    key: PhantomData<K>,
+}
+
+impl<K: Key, T: Copy> BySlot<K, T> {
+    pub(crate) fn new(empty: T) -> Self {
+        Self {
+            values: Vec::new(),
+            empty,
+            key: PhantomData,
+        }
+    }
+
+    /// Every value is empty.
+    pub(crate) fn clear(&mut self) {
+        self.values.clear();
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut T)> {
+        let values = self.values.iter_mut().enumerate();
+        values.map(|(number, value)| (K::new(number as u32), value))
+    }
+
+    #[cold]
+    fn make_room(&mut self, key: K) -> &mut T {
+        self.values.resize(place(key) + 1, self.empty);
+        &mut self.values[place(key)]
+    }
+}
+
+impl<K: Key, T: Copy> Index<K> for BySlot<K, T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, key: K) -> &T {
+        self.values.get(place(key)).unwrap_or(&self.empty)
+    }
+}
+
+impl<K: Key, T: Copy> IndexMut<K> for BySlot<K, T> {
+    #[inline]
+    fn index_mut(&mut self, key: K) -> &mut T {
+        if place(key) < self.values.len() {
+            &mut self.values[place(key)]
+        } else {
+            self.make_room(key)
+        }
+    }
+}
 
 /// No slot.
 const NIL: u32 = u32::MAX;
+
+/// The two ends of one list.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chain<K> {
+    front: u32,
+    back: u32,
+    key: PhantomData<K>,
+}
+
+impl<K: Key> Chain<K> {
+    pub(crate) const EMPTY: Self = Self {
+        front: NIL,
+        back: NIL,
+        key: PhantomData,
+    };
+
+    #[inline]
+    pub(crate) fn front(self) -> Option<K> {
+        (self.front != NIL).then(|| K::new(self.front))
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(self) -> bool {
+        self.front == NIL
+    }
+}
+
+/// The neighbours of every slot; one `Links` serves several [`Chain`]s as long as a slot is in at most one of them.
+#[derive(Debug)]
+pub(crate) struct Links<K>(BySlot<K, Neighbours>);
 
 #[derive(Debug, Clone, Copy)]
 struct Neighbours {
@@ -17,81 +202,55 @@ const UNLINKED: Neighbours = Neighbours {
     next: NIL,
 };
 
-/// The two ends of one list.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Chain {
-    front: u32,
-    back: u32,
-}
-
-impl Chain {
-    pub(crate) const EMPTY: Self = Self {
-        front: NIL,
-        back: NIL,
-    };
-
-    #[inline]
-    pub(crate) fn front(self) -> Option<u32> {
-        (self.front != NIL).then_some(self.front)
-    }
-
-    #[inline]
-    pub(crate) fn is_empty(self) -> bool {
-        self.front == NIL
+impl<K: Key> Default for Links<K> {
+    fn default() -> Self {
+        Self(BySlot::new(UNLINKED))
     }
 }
 
-/// The neighbours of every slot; one `Links` serves several [`Chain`]s as long as a slot is in at most one of them.
-#[derive(Debug, Default)]
-pub(crate) struct Links(Vec<Neighbours>);
-
-impl Links {
+impl<K: Key> Links<K> {
     /// Appends `slot`, which must not be in any chain of these links.
     #[inline]
-    pub(crate) fn push_back(&mut self, chain: &mut Chain, slot: u32) {
-        let index = slot as usize;
-        if index >= self.0.len() {
-            self.0.resize(index + 1, UNLINKED);
-        }
-        self.0[index] = Neighbours {
+    pub(crate) fn push_back(&mut self, chain: &mut Chain<K>, slot: K) {
+        self.0[slot] = Neighbours {
             previous: chain.back,
             next: NIL,
         };
         if chain.back == NIL {
-            chain.front = slot;
+            chain.front = slot.number();
         } else {
-            self.0[chain.back as usize].next = slot;
+            self.0[K::new(chain.back)].next = slot.number();
         }
-        chain.back = slot;
+        chain.back = slot.number();
     }
 
     /// Takes `slot` out of `chain`, which must hold it.
     #[inline]
-    pub(crate) fn remove(&mut self, chain: &mut Chain, slot: u32) {
-        let link = std::mem::replace(&mut self.0[slot as usize], UNLINKED);
-        if link.previous == NIL {
-            chain.front = link.next;
+    pub(crate) fn remove(&mut self, chain: &mut Chain<K>, slot: K) {
+        let Neighbours { previous, next } = std::mem::replace(&mut self.0[slot], UNLINKED);
+        if previous == NIL {
+            chain.front = next;
         } else {
-            self.0[link.previous as usize].next = link.next;
+            self.0[K::new(previous)].next = next;
         }
-        if link.next == NIL {
-            chain.back = link.previous;
+        if next == NIL {
+            chain.back = previous;
         } else {
-            self.0[link.next as usize].previous = link.previous;
+            self.0[K::new(next)].previous = previous;
         }
     }
 
     /// The slot behind `slot` in its chain.
     #[inline]
-    pub(crate) fn next(&self, slot: u32) -> Option<u32> {
-        let next = self.0[slot as usize].next;
-        (next != NIL).then_some(next)
+    pub(crate) fn next(&self, slot: K) -> Option<K> {
+        let next = self.0[slot].next;
+        (next != NIL).then(|| K::new(next))
     }
 
     /// Moves `slot` to the end of `chain`, which must hold it.
     #[inline]
-    pub(crate) fn move_to_back(&mut self, chain: &mut Chain, slot: u32) {
-        if chain.back != slot {
+    pub(crate) fn move_to_back(&mut self, chain: &mut Chain<K>, slot: K) {
+        if chain.back != slot.number() {
             self.remove(chain, slot);
             self.push_back(chain, slot);
         }
@@ -102,26 +261,31 @@ impl Links {
 mod tests {
     use super::*;
 
-    fn slots(links: &Links, chain: Chain) -> Vec<u32> {
-        std::iter::successors(chain.front(), |slot| links.next(*slot)).collect()
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    struct Slot(u32);
+    key!(Slot);
+
+    fn slots(links: &Links<Slot>, chain: Chain<Slot>) -> Vec<u32> {
+        let slots = std::iter::successors(chain.front(), |slot| links.next(*slot));
+        slots.map(Slot::number).collect()
     }
 
     #[test]
     fn a_chain_keeps_the_order_of_arrival_through_removals_at_both_ends_and_in_the_middle() {
         let (mut links, mut chain) = (Links::default(), Chain::EMPTY);
         for slot in [4, 0, 7, 2, 9] {
-            links.push_back(&mut chain, slot);
+            links.push_back(&mut chain, Slot(slot));
         }
-        links.remove(&mut chain, 7);
-        links.remove(&mut chain, 4);
-        links.remove(&mut chain, 9);
+        links.remove(&mut chain, Slot(7));
+        links.remove(&mut chain, Slot(4));
+        links.remove(&mut chain, Slot(9));
         assert_eq!(slots(&links, chain), [0, 2]);
-        links.move_to_back(&mut chain, 0);
-        links.move_to_back(&mut chain, 0);
-        links.push_back(&mut chain, 7);
+        links.move_to_back(&mut chain, Slot(0));
+        links.move_to_back(&mut chain, Slot(0));
+        links.push_back(&mut chain, Slot(7));
         assert_eq!(slots(&links, chain), [2, 0, 7]);
         for slot in [2, 0, 7] {
-            links.remove(&mut chain, slot);
+            links.remove(&mut chain, Slot(slot));
         }
         assert!(chain.is_empty());
         assert_eq!(slots(&links, chain), [0; 0]);
@@ -131,14 +295,30 @@ mod tests {
     fn two_chains_share_links() {
         let mut links = Links::default();
         let (mut one, mut two) = (Chain::EMPTY, Chain::EMPTY);
-        links.push_back(&mut one, 0);
-        links.push_back(&mut two, 1);
-        links.push_back(&mut one, 2);
-        links.remove(&mut one, 0);
-        links.push_back(&mut two, 0);
+        links.push_back(&mut one, Slot(0));
+        links.push_back(&mut two, Slot(1));
+        links.push_back(&mut one, Slot(2));
+        links.remove(&mut one, Slot(0));
+        links.push_back(&mut two, Slot(0));
         assert_eq!(
             (slots(&links, one), slots(&links, two)),
             (vec![2], vec![1, 0])
         );
+    }
+
+    #[test]
+    fn slots_are_given_out_again_and_what_is_kept_by_them_reads_as_empty_until_it_is_written() {
+        let mut slab: Slab<Slot, &str> = Slab::default();
+        let (a, b) = (slab.insert("a"), slab.insert("b"));
+        assert_eq!(slab.remove(a), Some("a"));
+        assert_eq!(slab.remove(a), None);
+        assert_eq!(slab.insert("c"), a);
+        assert_eq!(slab.iter().collect::<Vec<_>>(), [(a, &"c"), (b, &"b")]);
+        assert_eq!((slab.get(Slot(7)), slab.slots()), (None, 2));
+
+        let mut kept = BySlot::new(5);
+        assert_eq!(kept[Slot(3)], 5);
+        kept[Slot(1)] += 1;
+        assert_eq!((kept[Slot(0)], kept[Slot(1)], kept[Slot(2)]), (5, 6, 5));
     }
 }

@@ -12,7 +12,7 @@ use super::{
     pricing::Pricing,
     reservations::Reservations,
     sequences::{Publishers, Verdict},
-    slots::{Chain, Links},
+    slots::{Chain, Key, Links, RowSlot, Slab},
 };
 use crate::{
     config::RouterConfig,
@@ -30,18 +30,17 @@ use crate::{
 pub struct LoadTable {
     pub(super) config: RouterConfig,
     pub(super) rng: fastrand::Rng,
-    pub(super) rows: Vec<Option<Row>>,
-    pub(super) slots: HashMap<WorkerRank, u32, RandomState>,
-    pub(super) ranks: HashMap<WorkerId, Chain, RandomState>,
-    pub(super) rank_links: Links,
+    pub(super) rows: Slab<RowSlot, Row>,
+    pub(super) slots: HashMap<WorkerRank, RowSlot, RandomState>,
+    pub(super) ranks: HashMap<WorkerId, Chain<RowSlot>, RandomState>,
+    pub(super) rank_links: Links<RowSlot>,
     pub(super) reservations: Reservations,
     pub(super) pricing: Pricing,
     pub(super) counts: TableCounts,
-    free: Vec<u32>,
     publishers: Publishers,
     /// Workers with bookings, in the order of their last sign of life.
-    silent: Chain,
-    silent_links: Links,
+    silent: Chain<RowSlot>,
+    silent_links: Links<RowSlot>,
     applied: u64,
 }
 
@@ -55,7 +54,7 @@ pub struct PartialSnapshot {
     left: std::vec::IntoIter<WorkerRank>,
     workers: std::vec::IntoIter<WorkerLoad>,
     /// Rows looked at for workers that are gone by it.
-    swept: usize,
+    swept: u32,
 }
 
 /// One worker rank.
@@ -91,14 +90,13 @@ impl LoadTable {
                 Some(seed) => fastrand::Rng::with_seed(seed),
                 None => fastrand::Rng::new(),
             },
-            rows: Vec::new(),
+            rows: Slab::default(),
             slots: HashMap::default(),
             ranks: HashMap::default(),
             rank_links: Links::default(),
             reservations: Reservations::new(stamp::next()),
             pricing: Pricing::new(&config),
             counts: TableCounts::default(),
-            free: Vec::new(),
             publishers: Publishers::default(),
             silent: Chain::EMPTY,
             silent_links: Links::default(),
@@ -217,7 +215,7 @@ impl LoadTable {
             self.reprice(row);
         }
         while let Some(index) = self.silent.front() {
-            let Some(row) = &mut self.rows[index as usize] else {
+            let Some(row) = self.rows.get_mut(index) else {
                 break;
             };
             let silence = row
@@ -236,9 +234,9 @@ impl LoadTable {
     }
 
     /// Books a request on the worker in `index`.
-    pub(super) fn book(&mut self, index: u32, blocks: u64, now: Instant) -> Ticket {
+    pub(super) fn book(&mut self, index: RowSlot, blocks: u64, now: Instant) -> Ticket {
         let ticket = self.reservations.book(index, blocks, now);
-        let row = self.rows[index as usize].as_mut();
+        let row = self.rows.get_mut(index);
         if let Some(row) = row.filter(|row| row.silent_since.is_none() && !row.stale) {
             row.silent_since = Some(now);
             self.silent_links.push_back(&mut self.silent, index);
@@ -248,9 +246,9 @@ impl LoadTable {
     }
 
     /// Puts the worker in `index` where its load belongs.
-    fn reprice(&mut self, index: u32) {
+    fn reprice(&mut self, index: RowSlot) {
         let booked = self.reservations.booked(index);
-        let Some(row) = &mut self.rows[index as usize] else {
+        let Some(row) = self.rows.get_mut(index) else {
             return;
         };
         if booked.requests == 0 && row.silent_since.take().is_some() {
@@ -273,7 +271,7 @@ impl LoadTable {
         });
         let known = self.slots.get(&load.worker).copied();
         let index = known.unwrap_or_else(|| self.insert(publisher, load.worker, load.life, now));
-        let Some(row) = &mut self.rows[index as usize] else {
+        let Some(row) = self.rows.get_mut(index) else {
             return;
         };
         if load.life < row.life {
@@ -308,7 +306,7 @@ impl LoadTable {
     }
 
     /// Ends the bookings that a load of this worker has seen.
-    fn settle(&mut self, index: u32, admitted: &[Ticket], reports: bool, now: Instant) {
+    fn settle(&mut self, index: RowSlot, admitted: &[Ticket], reports: bool, now: Instant) {
         let mut echoes = false;
         for ticket in admitted {
             if self.reservations.has_issued(*ticket) {
@@ -318,7 +316,7 @@ impl LoadTable {
                 self.counts.unknown_tickets += 1;
             }
         }
-        let Some(row) = &mut self.rows[index as usize] else {
+        let Some(row) = self.rows.get_mut(index) else {
             return;
         };
         row.echoes |= echoes;
@@ -329,9 +327,9 @@ impl LoadTable {
     }
 
     /// A worker reported: if it has bookings, its silence begins anew.
-    fn note_report(&mut self, index: u32, reports: bool, now: Instant) {
+    fn note_report(&mut self, index: RowSlot, reports: bool, now: Instant) {
         let booked = self.reservations.booked(index);
-        let Some(row) = &mut self.rows[index as usize] else {
+        let Some(row) = self.rows.get_mut(index) else {
             return;
         };
         if !reports || booked.requests == 0 {
@@ -344,12 +342,14 @@ impl LoadTable {
         }
     }
 
-    fn insert(&mut self, owner: PublisherId, worker: WorkerRank, life: u64, now: Instant) -> u32 {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.rows.push(None);
-            self.rows.len() as u32 - 1
-        });
-        self.rows[index as usize] = Some(Row {
+    fn insert(
+        &mut self,
+        owner: PublisherId,
+        worker: WorkerRank,
+        life: u64,
+        now: Instant,
+    ) -> RowSlot {
+        let index = self.rows.insert(Row {
             worker,
             owner,
             life,
@@ -369,7 +369,7 @@ impl LoadTable {
     fn remove_owned(&mut self, worker: WorkerRank, owns: impl Fn(PublisherId) -> bool) {
         let index = self.slots.get(&worker).copied();
         let owned = index.filter(|index| {
-            let row = self.rows[*index as usize].as_ref();
+            let row = self.rows.get(*index);
             row.is_some_and(|row| owns(row.owner))
         });
         if let Some(index) = owned {
@@ -388,22 +388,22 @@ impl LoadTable {
             SnapshotKind::Closed => row.owner == publisher,
             _ => row.owner.id == publisher.id && row.named_in != number,
         };
-        let looks = most.saturating_mul(ROWS_A_REMOVAL);
-        let end = self.rows.len().min(taking.swept.saturating_add(looks));
+        let looks = u32::try_from(most.saturating_mul(ROWS_A_REMOVAL)).unwrap_or(u32::MAX);
+        let end = self.rows.slots().min(taking.swept.saturating_add(looks));
         let mut removed = 0;
         while taking.swept < end && removed < most {
-            let index = taking.swept;
+            let index = RowSlot::new(taking.swept);
             taking.swept += 1;
-            if self.rows[index].as_ref().is_some_and(gone) {
-                self.remove(index as u32);
+            if self.rows.get(index).is_some_and(gone) {
+                self.remove(index);
                 removed += 1;
             }
         }
-        taking.swept >= self.rows.len()
+        taking.swept >= self.rows.slots()
     }
 
-    fn remove(&mut self, index: u32) {
-        let Some(mut row) = self.rows[index as usize].take() else {
+    fn remove(&mut self, index: RowSlot) {
+        let Some(mut row) = self.rows.remove(index) else {
             return;
         };
         self.counts.removed += 1;
@@ -420,7 +420,6 @@ impl LoadTable {
                 self.ranks.remove(&id);
             }
         }
-        self.free.push(index);
     }
 }
 

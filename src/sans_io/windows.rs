@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
-use super::slots::{Chain, Links};
+use super::{
+    reports::WorkerSlot,
+    slots::{BySlot, Chain, Links},
+};
 use crate::config::Coalescing;
 
 /// Nanoseconds since a link was made; [`NEVER`] is no time at all.
@@ -25,16 +28,16 @@ pub(super) struct Windows {
     debounce: Nanos,
     max_delay: Nanos,
     minor_delay: Nanos,
-    each: Vec<Window>,
+    each: BySlot<WorkerSlot, Window>,
     open: usize,
     /// A window stands in one of the first three, and in one of the caps unless it is due at once.
-    places: Links,
-    quiet: Chain,
-    due: Chain,
-    urgent: Chain,
-    caps: Links,
-    ordinary_caps: Chain,
-    minor_caps: Chain,
+    places: Links<WorkerSlot>,
+    quiet: Chain<WorkerSlot>,
+    due: Chain<WorkerSlot>,
+    urgent: Chain<WorkerSlot>,
+    caps: Links<WorkerSlot>,
+    ordinary_caps: Chain<WorkerSlot>,
+    minor_caps: Chain<WorkerSlot>,
 }
 
 /// Where a window is in its life.
@@ -78,7 +81,7 @@ impl Windows {
             debounce: nanos(settings.debounce()),
             max_delay: nanos(settings.max_delay()),
             minor_delay: nanos(settings.minor_delay()),
-            each: Vec::new(),
+            each: BySlot::new(Window::CLOSED),
             open: 0,
             places: Links::default(),
             quiet: Chain::EMPTY,
@@ -108,24 +111,23 @@ impl Windows {
     }
 
     #[inline]
-    pub(super) fn phase(&self, slot: u32) -> Phase {
-        self.each
-            .get(slot as usize)
-            .map_or(Phase::Closed, |window| window.phase)
+    pub(super) fn phase(&self, slot: WorkerSlot) -> Phase {
+        self.each[slot].phase
     }
 
     /// When the first window that waits falls due.
     #[inline]
     pub(super) fn first_deadline(&self) -> Nanos {
         let quiet = (self.quiet.front()).map_or(NEVER, |slot| self.quiet_until(slot));
-        let cap = |chain: Chain| chain.front().map_or(NEVER, |slot| self.window(slot).cap);
+        let cap =
+            |chain: Chain<WorkerSlot>| chain.front().map_or(NEVER, |slot| self.window(slot).cap);
         quiet.min(cap(self.ordinary_caps)).min(cap(self.minor_caps))
     }
 
     /// The first window that is due: urgent ones before others.
-    pub(super) fn first_due(&self, now: Nanos) -> Option<u32> {
-        let quiet_long_enough = |slot: &u32| self.quiet_until(*slot) <= now;
-        let capped = |slot: &u32| self.window(*slot).cap <= now;
+    pub(super) fn first_due(&self, now: Nanos) -> Option<WorkerSlot> {
+        let quiet_long_enough = |slot: &WorkerSlot| self.quiet_until(*slot) <= now;
+        let capped = |slot: &WorkerSlot| self.window(*slot).cap <= now;
         (self.urgent.front())
             .or_else(|| self.due.front())
             .or_else(|| self.quiet.front().filter(quiet_long_enough))
@@ -134,7 +136,7 @@ impl Windows {
     }
 
     /// Opens a window that waits for quiet.
-    pub(super) fn open_ordinary(&mut self, slot: u32, now: Nanos) {
+    pub(super) fn open_ordinary(&mut self, slot: WorkerSlot, now: Nanos) {
         if self.debounce == 0 {
             return self.open_at_once(slot, Phase::Due);
         }
@@ -145,7 +147,7 @@ impl Windows {
     }
 
     /// Opens a window that waits for `minor_delay`.
-    pub(super) fn open_minor(&mut self, slot: u32, now: Nanos) {
+    pub(super) fn open_minor(&mut self, slot: WorkerSlot, now: Nanos) {
         let cap = now.saturating_add(self.minor_delay);
         self.open_until(slot, Phase::Minor, now, cap);
         self.window_mut(slot).minor_cap = true;
@@ -153,7 +155,7 @@ impl Windows {
     }
 
     /// Makes the worker due at once, whatever its window was.
-    pub(super) fn open_at_once(&mut self, slot: u32, phase: Phase) {
+    pub(super) fn open_at_once(&mut self, slot: WorkerSlot, phase: Phase) {
         self.close(slot);
         self.open_until(slot, phase, NEVER, NEVER);
         let chain = if phase == Phase::Urgent {
@@ -166,7 +168,7 @@ impl Windows {
 
     /// The worker of an open window changed: what waits for quiet waits anew, unless it is due already.
     #[inline]
-    pub(super) fn handle_activity(&mut self, slot: u32, significant: bool, now: Nanos) {
+    pub(super) fn handle_activity(&mut self, slot: WorkerSlot, significant: bool, now: Nanos) {
         let window = *self.window(slot);
         match window.phase {
             Phase::Minor if significant && window.cap > now => self.make_ordinary(slot, now),
@@ -189,13 +191,14 @@ impl Windows {
     }
 
     /// Closes the worker's window, if one is open.
-    pub(super) fn close(&mut self, slot: u32) {
-        let Some(window) = self.each.get_mut(slot as usize) else {
-            return;
-        };
+    pub(super) fn close(&mut self, slot: WorkerSlot) {
         let Window {
             phase, minor_cap, ..
-        } = std::mem::replace(window, Window::CLOSED);
+        } = self.each[slot];
+        if phase == Phase::Closed {
+            return;
+        }
+        self.each[slot] = Window::CLOSED;
         if matches!(phase, Phase::Ordinary | Phase::Minor) {
             let caps = if minor_cap {
                 &mut self.minor_caps
@@ -205,8 +208,7 @@ impl Windows {
             self.caps.remove(caps, slot);
         }
         match phase {
-            Phase::Closed => return,
-            Phase::Minor => {}
+            Phase::Closed | Phase::Minor => {}
             Phase::Ordinary => self.places.remove(&mut self.quiet, slot),
             Phase::Due => self.places.remove(&mut self.due, slot),
             Phase::Urgent => self.places.remove(&mut self.urgent, slot),
@@ -225,12 +227,12 @@ impl Windows {
         ] {
             *chain = Chain::EMPTY;
         }
-        self.each.fill(Window::CLOSED);
+        self.each.clear();
         self.open = 0;
     }
 
     /// The first significant change of a minor window: an ordinary one from now on, at the latest at its old end.
-    fn make_ordinary(&mut self, slot: u32, now: Nanos) {
+    fn make_ordinary(&mut self, slot: WorkerSlot, now: Nanos) {
         if self.debounce == 0 {
             return self.open_at_once(slot, Phase::Due);
         }
@@ -250,13 +252,9 @@ impl Windows {
         }
     }
 
-    fn open_until(&mut self, slot: u32, phase: Phase, quiet_from: Nanos, cap: Nanos) {
-        let index = slot as usize;
-        if self.each.len() <= index {
-            self.each.resize(index + 1, Window::CLOSED);
-        }
+    fn open_until(&mut self, slot: WorkerSlot, phase: Phase, quiet_from: Nanos, cap: Nanos) {
         self.open += 1;
-        self.each[index] = Window {
+        self.each[slot] = Window {
             phase,
             minor_cap: false,
             quiet_from,
@@ -265,17 +263,17 @@ impl Windows {
     }
 
     #[inline]
-    fn quiet_until(&self, slot: u32) -> Nanos {
+    fn quiet_until(&self, slot: WorkerSlot) -> Nanos {
         self.window(slot).quiet_from.saturating_add(self.debounce)
     }
 
     #[inline]
-    fn window(&self, slot: u32) -> &Window {
-        &self.each[slot as usize]
+    fn window(&self, slot: WorkerSlot) -> &Window {
+        &self.each[slot]
     }
 
     #[inline]
-    fn window_mut(&mut self, slot: u32) -> &mut Window {
-        &mut self.each[slot as usize]
+    fn window_mut(&mut self, slot: WorkerSlot) -> &mut Window {
+        &mut self.each[slot]
     }
 }
