@@ -1,4 +1,4 @@
-//! The slot between a reporter and the publisher, model-checked: every interleaving with up to three preemptions is run.
+//! The place between a reporter and the publisher, model-checked: every interleaving with up to three preemptions is run.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg slot_loom" cargo test --release --test slot_loom --target-dir target/loom
@@ -17,7 +17,7 @@ mod sync {
 #[path = "../src/sans_io/conflate.rs"]
 mod conflate;
 
-use conflate::{Offered, Slot};
+use conflate::{Conflated, Offered};
 use loom::{
     sync::{
         Arc,
@@ -26,24 +26,24 @@ use loom::{
     thread,
 };
 
-/// What the reporters and the publisher share: the slot, and the wake-ups in the publisher's mailbox.
+/// What the reporters and the publisher share: the place, and the wake-ups in the publisher's mailbox.
 #[derive(Clone)]
 struct Shared {
-    slot: Arc<Slot<Vec<u32>>>,
+    place: Arc<Conflated<Vec<u32>>>,
     wakes: Arc<AtomicUsize>,
 }
 
 impl Shared {
     fn new() -> Self {
         Self {
-            slot: Arc::new(Slot::new()),
+            place: Arc::new(Conflated::new()),
             wakes: Arc::new(AtomicUsize::new(0)),
         }
     }
 
-    /// Reports as a reporter does: wakes the publisher if the slot was empty.
+    /// Reports as a reporter does: wakes the publisher if the place was empty.
     fn report(&self, value: u32) -> Offered {
-        let offered = self.slot.offer(|values| values.push(value));
+        let offered = self.place.offer(|values| values.push(value));
         if offered == Offered::Wake {
             self.wakes.fetch_add(1, SeqCst);
         }
@@ -57,7 +57,7 @@ impl Shared {
             return false;
         }
         self.wakes.fetch_sub(1, SeqCst);
-        seen.extend(self.slot.take().unwrap_or_default());
+        seen.extend(self.place.take().unwrap_or_default());
         true
     }
 }
@@ -109,7 +109,7 @@ fn g9_a_report_that_returned_is_never_missing_once_all_wake_ups_are_handled() {
 }
 
 #[test]
-fn g7_at_most_one_wake_up_is_under_way_for_a_slot() {
+fn g7_at_most_one_wake_up_is_under_way_for_a_place() {
     explore(|| {
         let shared = Shared::new();
         let reporter = shared.clone();
@@ -127,15 +127,15 @@ fn g7_at_most_one_wake_up_is_under_way_for_a_slot() {
 }
 
 #[test]
-fn g13_what_is_offered_to_a_closed_slot_is_refused_and_what_waited_is_not_lost() {
+fn g13_what_is_offered_to_a_closed_place_is_refused_and_what_waited_is_not_lost() {
     explore(|| {
         let shared = Shared::new();
         let reporter = shared.clone();
         let reporter = thread::spawn(move || [1, 2].map(|value| reporter.report(value)));
-        shared.slot.close();
+        shared.place.close();
         let taken = reporter.join().unwrap();
         let accepted = taken.iter().filter(|o| **o != Offered::Closed).count();
-        let waited = shared.slot.take().unwrap_or_default();
+        let waited = shared.place.take().unwrap_or_default();
         assert_eq!(waited.len(), accepted);
         assert_eq!(shared.report(3), Offered::Closed);
     });
@@ -144,13 +144,13 @@ fn g13_what_is_offered_to_a_closed_slot_is_refused_and_what_waited_is_not_lost()
 #[test]
 fn only_the_first_offer_after_a_take_wakes() {
     explore(|| {
-        let slot = Slot::new();
-        assert_eq!(slot.take(), None);
-        assert_eq!(slot.offer(|n| *n = 1), Offered::Wake);
-        assert_eq!(slot.offer(|n| *n += 1), Offered::Conflated);
-        assert_eq!(slot.take(), Some(2));
-        assert_eq!(slot.take(), None);
-        assert_eq!(slot.offer(|n| *n += 7), Offered::Wake);
-        assert_eq!((slot.take(), slot.conflated()), (Some(7), 1));
+        let place = Conflated::new();
+        assert_eq!(place.take(), None);
+        assert_eq!(place.offer(|n| *n = 1), Offered::Wake);
+        assert_eq!(place.offer(|n| *n += 1), Offered::Conflated);
+        assert_eq!(place.take(), Some(2));
+        assert_eq!(place.take(), None);
+        assert_eq!(place.offer(|n| *n += 7), Offered::Wake);
+        assert_eq!((place.take(), place.conflated()), (Some(7), 1));
     });
 }

@@ -13,7 +13,7 @@ use crate::{
     metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
     sans_io::{
         conflate::Offered,
-        reports::{ReporterSlot, WaitingReport},
+        reports::{SharedReport, WaitingReport},
     },
     snapshot::Ticket,
     stamp,
@@ -21,8 +21,8 @@ use crate::{
 
 /// Reports the load of one worker rank, from any thread, as often as it likes.
 ///
-/// - [`report`](Self::report) never blocks and never queues more than one message: the newest metrics wait in a slot
-///   until the publisher fetches them, and only the report that finds the slot empty sends a wake-up.
+/// - [`report`](Self::report) never blocks and never queues more than one message: the newest metrics wait in a place
+///   until the publisher fetches them, and only the report that finds the place empty sends a wake-up.
 /// - Making a reporter announces the worker (known, not yet reported) and begins a new life of it. A newer reporter for
 ///   the same worker takes it over; the older one gets [`ReportError::LifeEnded`] from then on.
 /// - Dropping it, also by a panic of its owner, ends its own life only: routers drop the worker at once.
@@ -32,7 +32,7 @@ use crate::{
 /// workers that report seldom or from elsewhere.
 #[derive(Debug)]
 pub struct MetricsReporter {
-    slot: Arc<ReporterSlot>,
+    shared: Arc<SharedReport>,
     /// Shared with the other reporters of a system: an address of its own would take three allocations each.
     publisher: Arc<Addr<PublisherActor>>,
     rejected: AtomicU64,
@@ -64,10 +64,10 @@ impl MetricsReporter {
         publisher: Arc<Addr<PublisherActor>>,
         worker: impl Into<WorkerRank>,
     ) -> Self {
-        let slot = Arc::new(ReporterSlot::new(worker.into(), stamp::next()));
-        publisher.do_send(ReporterMade(slot.clone()));
+        let shared = Arc::new(SharedReport::new(worker.into(), stamp::next()));
+        publisher.do_send(ReporterMade(shared.clone()));
         Self {
-            slot,
+            shared,
             publisher,
             rejected: AtomicU64::new(0),
         }
@@ -75,7 +75,7 @@ impl MetricsReporter {
 
     /// Whose load it reports.
     pub fn worker(&self) -> WorkerRank {
-        self.slot.worker
+        self.shared.worker
     }
 
     /// The worker's present load.
@@ -104,9 +104,9 @@ impl MetricsReporter {
         })
     }
 
-    /// Reports that were replaced in the slot before the publisher fetched them.
+    /// Reports that were replaced before the publisher fetched them.
     pub fn conflated(&self) -> u64 {
-        self.slot.waiting.conflated()
+        self.shared.waiting.conflated()
     }
 
     /// Reports refused because their metrics were not finite.
@@ -119,11 +119,11 @@ impl MetricsReporter {
         if !self.publisher.connected() {
             return Err(ReportError::PublisherGone);
         }
-        match self.slot.waiting.offer(update) {
+        match self.shared.waiting.offer(update) {
             Offered::Conflated => Ok(()),
             Offered::Closed => Err(ReportError::LifeEnded),
             Offered::Wake => {
-                self.publisher.do_send(ReportWaiting(self.slot.clone()));
+                self.publisher.do_send(ReportWaiting(self.shared.clone()));
                 Ok(())
             }
         }
@@ -132,23 +132,23 @@ impl MetricsReporter {
 
 impl Drop for MetricsReporter {
     fn drop(&mut self) {
-        self.publisher.do_send(ReporterLeft(self.slot.clone()));
+        self.publisher.do_send(ReporterLeft(self.shared.clone()));
     }
 }
 
-struct ReporterMade(Arc<ReporterSlot>);
+struct ReporterMade(Arc<SharedReport>);
 
 impl Message for ReporterMade {
     type Result = ();
 }
 
-struct ReportWaiting(Arc<ReporterSlot>);
+struct ReportWaiting(Arc<SharedReport>);
 
 impl Message for ReportWaiting {
     type Result = ();
 }
 
-struct ReporterLeft(Arc<ReporterSlot>);
+struct ReporterLeft(Arc<SharedReport>);
 
 impl Message for ReporterLeft {
     type Result = ();

@@ -20,7 +20,7 @@ pub(crate) enum Offered {
 
 /// A place for one value.
 #[derive(Debug)]
-pub(crate) struct Slot<T>(Mutex<State<T>>);
+pub(crate) struct Conflated<T>(Mutex<State<T>>);
 
 #[derive(Debug)]
 struct State<T> {
@@ -30,7 +30,7 @@ struct State<T> {
     conflated: u64,
 }
 
-impl<T: Default> Slot<T> {
+impl<T: Default> Conflated<T> {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(State {
             value: T::default(),

@@ -11,7 +11,7 @@ use std::{
 use foldhash::fast::RandomState;
 
 use super::{
-    conflate::Slot,
+    conflate::Conflated,
     slots::{Key, Slab, key},
 };
 use crate::{
@@ -32,7 +32,7 @@ pub struct Report {
     pub(crate) life: u64,
     pub(crate) metrics: Option<ForwardPassMetrics>,
     pub(crate) admitted: Admitted,
-    reporter: Option<Arc<ReporterSlot>>,
+    reporter: Option<Arc<SharedReport>>,
 }
 
 impl Report {
@@ -149,22 +149,22 @@ impl Admitted {
 
 /// What a reporter and the publisher share: the report that waits, and whose it is.
 #[derive(Debug)]
-pub(crate) struct ReporterSlot {
+pub(crate) struct SharedReport {
     pub(crate) worker: WorkerRank,
     /// Drawn when the reporter was made; orders reporters of one worker.
     pub(crate) life: u64,
-    pub(crate) waiting: Slot<WaitingReport>,
-    /// Place in the table; the publisher's own, so that it need not look the worker up.
-    place: AtomicU32,
+    pub(crate) waiting: Conflated<WaitingReport>,
+    /// Slot in the table; the publisher's own, so that it need not look the worker up.
+    slot: AtomicU32,
 }
 
-impl ReporterSlot {
+impl SharedReport {
     pub(crate) fn new(worker: WorkerRank, life: u64) -> Self {
         Self {
             worker,
             life,
-            waiting: Slot::new(),
-            place: AtomicU32::new(u32::MAX),
+            waiting: Conflated::new(),
+            slot: AtomicU32::new(u32::MAX),
         }
     }
 }
@@ -258,7 +258,7 @@ impl Reports {
     }
 
     /// A reporter was made: its life begins, unless a newer reporter has the worker. `None` if it came late.
-    pub(crate) fn handle_reporter(&mut self, reporter: Arc<ReporterSlot>) -> Option<WorkerSlot> {
+    pub(crate) fn handle_reporter(&mut self, reporter: Arc<SharedReport>) -> Option<WorkerSlot> {
         let worker = reporter.worker;
         let Some(slot) = self.slots.get(&worker).copied() else {
             return Some(self.begin(worker, reporter.life, Some(reporter)));
@@ -279,13 +279,13 @@ impl Reports {
         };
         row.metrics = None;
         row.admitted = Admitted::default();
-        reporter.place.store(slot.number(), Relaxed);
+        reporter.slot.store(slot.number(), Relaxed);
         row.reporter = Some(reporter);
         Some(slot)
     }
 
-    /// A reporter says that something waits in its slot.
-    pub(crate) fn handle_waiting(&mut self, reporter: &Arc<ReporterSlot>) -> Reported {
+    /// A reporter says that something waits.
+    pub(crate) fn handle_waiting(&mut self, reporter: &Arc<SharedReport>) -> Reported {
         let waiting = reporter.waiting.take();
         let Some((slot, row)) = self.row_of(reporter) else {
             return Reported::Late;
@@ -301,14 +301,14 @@ impl Reports {
     /// A reporter is gone: ends its own life only.
     pub(crate) fn handle_reporter_left(
         &mut self,
-        reporter: &Arc<ReporterSlot>,
+        reporter: &Arc<SharedReport>,
     ) -> Option<WorkerSlot> {
         self.row_of(reporter)?;
         self.handle_left(reporter.worker)
     }
 
-    fn row_of(&mut self, reporter: &Arc<ReporterSlot>) -> Option<(WorkerSlot, &mut Report)> {
-        let slot = WorkerSlot::new(reporter.place.load(Relaxed));
+    fn row_of(&mut self, reporter: &Arc<SharedReport>) -> Option<(WorkerSlot, &mut Report)> {
+        let slot = WorkerSlot::new(reporter.slot.load(Relaxed));
         let row = self.rows.get_mut(slot)?;
         let present = row.reporter.as_ref()?;
         Arc::ptr_eq(present, reporter).then_some((slot, row))
@@ -318,7 +318,7 @@ impl Reports {
         &mut self,
         worker: WorkerRank,
         life: u64,
-        reporter: Option<Arc<ReporterSlot>>,
+        reporter: Option<Arc<SharedReport>>,
     ) -> WorkerSlot {
         let slot = self.rows.insert(Report {
             worker,
@@ -328,7 +328,7 @@ impl Reports {
             reporter: reporter.clone(),
         });
         if let Some(reporter) = reporter {
-            reporter.place.store(slot.number(), Relaxed);
+            reporter.slot.store(slot.number(), Relaxed);
         }
         self.slots.insert(worker, slot);
         slot
@@ -349,12 +349,12 @@ mod tests {
         ForwardPassMetrics::new(active, 100, 0)
     }
 
-    fn reporter() -> Arc<ReporterSlot> {
-        Arc::new(ReporterSlot::new(W, stamp::next()))
+    fn reporter() -> Arc<SharedReport> {
+        Arc::new(SharedReport::new(W, stamp::next()))
     }
 
     #[track_caller]
-    fn offer(reporter: &ReporterSlot, active: u64) {
+    fn offer(reporter: &SharedReport, active: u64) {
         reporter
             .waiting
             .offer(|waiting| waiting.metrics = Some(load(active)));
