@@ -40,8 +40,6 @@ pub struct PublisherStats {
     pub changed: u64,
     /// Messages refused because the publisher was shutting down; not among `received`.
     pub refused: u64,
-    /// Acknowledgements that fitted nothing in flight.
-    pub stray_acks: u64,
     /// The one timer.
     pub timer: TimerCounts,
     /// Each attached router.

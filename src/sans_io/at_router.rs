@@ -74,7 +74,6 @@ impl Difference {
         let same_tickets = has.admitted == newest.admitted.version();
         match (&has.metrics, &newest.metrics) {
             (None, Some(_)) => Self::Urgent,
-            (Some(_), None) => Self::Significant,
             (Some(has), Some(newest)) if has != newest => {
                 Self::between_metrics(has, newest, settings, rested)
             }

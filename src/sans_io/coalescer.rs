@@ -28,10 +28,10 @@ use crate::{config::Coalescing, metrics::WorkerRank, snapshot::WorkerLoad};
 
 /// Decides what of the [`Reports`] is due on one link, and when.
 ///
-/// Call protocol: `handle_*` tells it what happened, [`poll_snapshot`](Self::poll_snapshot) takes what is due,
-/// [`poll_timeout`](Self::poll_timeout) says when something will be. At most one snapshot is out at a time: after each
-/// one exactly one of `handle_applied`, `handle_need_full` and `handle_failed` is called. Early, late and extra calls
-/// do no harm, and a `now` before an earlier one counts as that.
+/// Its [`Link`](super::Link) drives it; others may look. Call protocol: `handle_*` tells it what happened, `poll_snapshot`
+/// takes what is due, `poll_timeout` says when something will be. At most one snapshot is out at a time: after each one
+/// exactly one of `handle_applied`, `handle_need_full` and `handle_failed` is called. Early, late and extra calls do no
+/// harm, and a `now` before an earlier one counts as that.
 #[derive(Debug)]
 pub struct Coalescer {
     settings: Coalescing,
@@ -71,13 +71,13 @@ pub struct CoalescerCounts {
 
 /// What a snapshot is to carry.
 #[derive(Debug, PartialEq)]
-pub struct SnapshotContent {
+pub(super) struct SnapshotContent {
     /// Whether it is everything.
-    pub full: bool,
+    pub(super) full: bool,
     /// Workers that left.
-    pub left: Vec<WorkerRank>,
+    pub(super) left: Vec<WorkerRank>,
     /// Loads that are due.
-    pub workers: Vec<WorkerLoad>,
+    pub(super) workers: Vec<WorkerLoad>,
 }
 
 /// The snapshot that is out.
@@ -116,7 +116,7 @@ impl Tracked {
 
 impl Coalescer {
     /// Windows for a router that has nothing yet: the first snapshot is a full one.
-    pub fn new(settings: Coalescing, now: Instant) -> Self {
+    pub(super) fn new(settings: Coalescing, now: Instant) -> Self {
         Self {
             settings,
             origin: now,
@@ -161,13 +161,18 @@ impl Coalescer {
     }
 
     /// Whether something is due whatever the time.
-    pub fn is_due_at_once(&self) -> bool {
+    pub(super) fn is_due_at_once(&self) -> bool {
         self.is_urgent() || self.windows.is_due_at_once()
     }
 
     /// A worker's report differs from its report before. `true`: that opened a window or made one due, so the first
     /// deadline may be another; else it is what it was, or later.
-    pub fn handle_changed(&mut self, change: &Change, report: &Report, now: Instant) -> bool {
+    pub(super) fn handle_changed(
+        &mut self,
+        change: &Change,
+        report: &Report,
+        now: Instant,
+    ) -> bool {
         self.advance(now);
         let slot = change.slot();
         let before = self.windows.phase(slot);
@@ -190,7 +195,7 @@ impl Coalescer {
     }
 
     /// A worker is known, or begins a new life, and has not reported yet.
-    pub fn handle_joined(&mut self, slot: WorkerSlot, report: &Report, now: Instant) {
+    pub(super) fn handle_joined(&mut self, slot: WorkerSlot, report: &Report, now: Instant) {
         self.advance(now);
         if self.tracked[slot].at_router == AtRouter::Nothing {
             self.begin_life(slot, report.worker);
@@ -206,7 +211,7 @@ impl Coalescer {
     }
 
     /// The worker that was in `slot` left; `living` are left.
-    pub fn handle_left(
+    pub(super) fn handle_left(
         &mut self,
         slot: WorkerSlot,
         worker: WorkerRank,
@@ -229,19 +234,19 @@ impl Coalescer {
     }
 
     /// The router has what the last snapshot carried.
-    pub fn handle_applied(&mut self) {
+    pub(super) fn handle_applied(&mut self) {
         self.out = None;
         self.departures_out.clear();
     }
 
     /// The router has what the last snapshot carried, but asks for everything.
-    pub fn handle_need_full(&mut self) {
+    pub(super) fn handle_need_full(&mut self) {
         self.handle_applied();
         self.want_full();
     }
 
     /// Whether the router has what the last snapshot carried is unknown: it is due again.
-    pub fn handle_failed(&mut self) {
+    pub(super) fn handle_failed(&mut self) {
         let Some(out) = self.out.take() else {
             return;
         };
@@ -263,36 +268,36 @@ impl Coalescer {
     }
 
     /// Whether the snapshot that is out is a full one.
-    pub fn is_full_out(&self) -> bool {
+    pub(super) fn is_full_out(&self) -> bool {
         self.out.is_some_and(|out| out.full)
     }
 
     /// The router is gone: nothing is kept for it but the counters.
-    pub fn handle_lost(&mut self, now: Instant) {
+    pub(super) fn handle_lost(&mut self, now: Instant) {
         self.handle_settings(self.settings, now);
     }
 
     /// The windows are others from now on, and the router is to get everything: nothing is kept but the counters.
-    pub fn handle_settings(&mut self, settings: Coalescing, now: Instant) {
+    pub(super) fn handle_settings(&mut self, settings: Coalescing, now: Instant) {
         let counts = self.counts;
         *self = Self::new(settings, now);
         self.counts = counts;
     }
 
     /// The router is to get everything.
-    pub fn want_full(&mut self) {
+    pub(super) fn want_full(&mut self) {
         self.wants_full = true;
         self.departures.clear();
         self.departures_out.clear();
     }
 
     /// Every open window is due now.
-    pub fn handle_flush(&mut self) {
+    pub(super) fn handle_flush(&mut self) {
         self.windows.flush();
     }
 
     /// When the first window falls due; `None`: none will. Not after the last `now` if something is due.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
         if self.is_due_at_once() {
             return Some(self.origin);
         }
@@ -301,7 +306,11 @@ impl Coalescer {
     }
 
     /// Takes everything that is due, urgent or not, and compares it with what the router has. `None`: nothing is left.
-    pub fn poll_snapshot(&mut self, now: Instant, reports: &Reports) -> Option<SnapshotContent> {
+    pub(super) fn poll_snapshot(
+        &mut self,
+        now: Instant,
+        reports: &Reports,
+    ) -> Option<SnapshotContent> {
         self.advance(now);
         if self.out.is_some() {
             return None;

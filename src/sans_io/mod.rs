@@ -29,7 +29,7 @@ mod windows;
 
 pub use self::{
     choice::Placement,
-    coalescer::{Coalescer, SnapshotContent},
+    coalescer::Coalescer,
     link::{Delivery, Link, LinkState},
     reports::{Change, Report, Reported, Reports, WorkerSlot},
     table::{LoadTable, PartialSnapshot},

@@ -296,7 +296,6 @@ fn public_types_are_send_sync_and_debug() {
         actix_kv_metrics::TimerCounts,
         actix_kv_metrics::sans_io::Report,
         actix_kv_metrics::sans_io::Reported,
-        actix_kv_metrics::sans_io::SnapshotContent,
         actix_kv_metrics::sans_io::WorkerSlot,
     ];
     // Actors live on one arbiter, but are made anywhere.

