@@ -20,9 +20,10 @@ use std::{
 use super::{
     at_router::{AtRouter, Difference, OlderValues},
     departed::DepartedLives,
+    nanos::{Nanos, earliest, span},
     reports::{Change, Report, Reports, WorkerSlot},
     slots::BySlot,
-    windows::{NEVER, Nanos, Phase, Windows, nanos},
+    windows::{Phase, Windows},
 };
 use crate::{config::Coalescing, metrics::WorkerRank, snapshot::WorkerLoad};
 
@@ -90,27 +91,27 @@ struct Out {
 struct Tracked {
     at_router: AtRouter,
     /// When this life began, if that was right after another.
-    reborn_at: Nanos,
+    reborn_at: Option<Nanos>,
     /// And so did the one before: this one waits for its window.
     flaps: bool,
-    last_activity: Nanos,
-    last_urgent: Nanos,
-    differs_since: Nanos,
+    last_activity: Option<Nanos>,
+    last_urgent: Option<Nanos>,
+    differs_since: Option<Nanos>,
     /// Round of the last snapshot that carried this worker, and since when it had differed.
     sent_in: u64,
-    sent_differs_since: Nanos,
+    sent_differs_since: Option<Nanos>,
 }
 
 impl Tracked {
     const NEW: Self = Self {
         at_router: AtRouter::Nothing,
-        reborn_at: NEVER,
+        reborn_at: None,
         flaps: false,
-        last_activity: NEVER,
-        last_urgent: NEVER,
-        differs_since: NEVER,
+        last_activity: None,
+        last_urgent: None,
+        differs_since: None,
         sent_in: 0,
-        sent_differs_since: NEVER,
+        sent_differs_since: None,
     };
 }
 
@@ -121,7 +122,7 @@ impl Coalescer {
             settings,
             origin: now,
             last_now: now,
-            now: 0,
+            now: Nanos::START,
             windows: Windows::new(settings),
             tracked: BySlot::new(Tracked::NEW),
             older: OlderValues::default(),
@@ -190,7 +191,7 @@ impl Coalescer {
             self.begin_life(slot, report.worker);
         }
         self.update_window(slot, report);
-        self.tracked[slot].last_activity = self.now;
+        self.tracked[slot].last_activity = Some(self.now);
         self.windows.phase(slot) != before
     }
 
@@ -203,7 +204,7 @@ impl Coalescer {
             let flaps = self.was_reborn_recently(slot);
             let tracked = &mut self.tracked[slot];
             tracked.flaps = flaps;
-            tracked.reborn_at = self.now;
+            tracked.reborn_at = Some(self.now);
             self.older.forget(tracked.at_router);
             tracked.at_router = AtRouter::OtherLife;
         }
@@ -257,7 +258,7 @@ impl Coalescer {
             }
             self.older.forget(tracked.at_router);
             tracked.at_router = AtRouter::Unknown;
-            tracked.differs_since = tracked.differs_since.min(tracked.sent_differs_since);
+            tracked.differs_since = earliest(tracked.differs_since, tracked.sent_differs_since);
             if self.windows.phase(slot) != Phase::Urgent {
                 self.windows.open_at_once(slot, Phase::Due);
             }
@@ -301,8 +302,8 @@ impl Coalescer {
         if self.is_due_at_once() {
             return Some(self.origin);
         }
-        let first = self.windows.first_deadline();
-        (first != NEVER).then(|| self.origin + Duration::from_nanos(first))
+        let first = self.windows.first_deadline()?;
+        self.origin.checked_add(first.elapsed())
     }
 
     /// Takes everything that is due, urgent or not, and compares it with what the router has. `None`: nothing is left.
@@ -348,11 +349,9 @@ impl Coalescer {
     /// How long the router has gone without the newest value of the worker in `slot`; `None` if it has it, or will have
     /// it once the snapshot that is out is acknowledged.
     pub fn age(&self, slot: WorkerSlot, now: Instant) -> Option<Duration> {
-        let since = self.tracked[slot].differs_since;
-        (since != NEVER).then(|| {
-            now.saturating_duration_since(self.origin)
-                .saturating_sub(Duration::from_nanos(since))
-        })
+        let since = self.tracked[slot].differs_since?;
+        let now = now.saturating_duration_since(self.origin);
+        Some(now.saturating_sub(since.elapsed()))
     }
 
     fn advance(&mut self, now: Instant) {
@@ -360,8 +359,8 @@ impl Coalescer {
             return;
         }
         self.last_now = now;
-        let now = nanos(now.saturating_duration_since(self.origin));
-        self.now = self.now.max(now.min(NEVER - 1));
+        let elapsed = now.saturating_duration_since(self.origin);
+        self.now = self.now.max(Nanos::at(elapsed));
     }
 
     /// Opens, moves or leaves the worker's window after its report became `report`.
@@ -370,14 +369,14 @@ impl Coalescer {
         let now = self.now;
         let tracked = &mut self.tracked[slot];
         if difference == Difference::None {
-            tracked.differs_since = NEVER;
+            tracked.differs_since = None;
         } else {
-            tracked.differs_since = tracked.differs_since.min(now);
+            tracked.differs_since.get_or_insert(now);
         }
         let phase = self.windows.phase(slot);
         match difference {
             Difference::Urgent => {
-                tracked.last_urgent = now;
+                tracked.last_urgent = Some(now);
                 if phase != Phase::Urgent {
                     self.windows.open_at_once(slot, Phase::Urgent);
                 }
@@ -429,7 +428,7 @@ impl Coalescer {
         if let Some(reborn) = self.ended.recently(worker, self.now) {
             let tracked = &mut self.tracked[slot];
             tracked.flaps = reborn;
-            tracked.reborn_at = self.now;
+            tracked.reborn_at = Some(self.now);
         }
     }
 
@@ -446,15 +445,15 @@ impl Coalescer {
     }
 
     /// Whether that was within the last `max_delay`.
-    fn is_recent(&self, at: Nanos) -> bool {
-        at != NEVER && self.now - at < nanos(self.settings.max_delay())
+    fn is_recent(&self, at: Option<Nanos>) -> bool {
+        at.is_some_and(|at| self.now.since(at) < span(self.settings.max_delay()))
     }
 
     /// Whether a first change now is due at once.
     fn is_leading(&self, slot: WorkerSlot) -> bool {
         let last = self.tracked[slot].last_activity;
         self.settings.leading()
-            && (last == NEVER || self.now - last >= nanos(self.settings.debounce()))
+            && last.is_none_or(|last| self.now.since(last) >= span(self.settings.debounce()))
     }
 
     fn take_all(&mut self, reports: &Reports) -> SnapshotContent {
@@ -481,7 +480,7 @@ impl Coalescer {
             if self.difference(slot, report) == Difference::None {
                 self.counts.suppressed += 1;
                 let tracked = &mut self.tracked[slot];
-                tracked.differs_since = NEVER;
+                tracked.differs_since = None;
                 self.older.forget(tracked.at_router);
                 tracked.at_router = AtRouter::Newest;
             } else {
@@ -499,12 +498,12 @@ impl Coalescer {
 
     fn take(&mut self, slot: WorkerSlot, report: &Report) -> WorkerLoad {
         let tracked = &mut self.tracked[slot];
-        let age = self.now.saturating_sub(tracked.differs_since);
+        let age = (tracked.differs_since).map_or(0, |since| self.now.since(since));
         self.older.forget(tracked.at_router);
         tracked.at_router = AtRouter::Newest;
         tracked.flaps &= report.metrics.is_none();
         tracked.sent_in = self.rounds;
-        tracked.sent_differs_since = std::mem::replace(&mut tracked.differs_since, NEVER);
+        tracked.sent_differs_since = tracked.differs_since.take();
         WorkerLoad {
             worker: report.worker,
             life: report.life,

@@ -7,13 +7,13 @@ use std::{collections::HashMap, time::Duration};
 
 use foldhash::fast::RandomState;
 
-use super::windows::{Nanos, nanos};
+use super::nanos::{Nanos, span};
 use crate::metrics::WorkerRank;
 
 /// Lives that ended within the last `max_delay`.
 #[derive(Debug)]
 pub(super) struct DepartedLives {
-    max_delay: Nanos,
+    max_delay: u64,
     ended: HashMap<WorkerRank, Ended, RandomState>,
     /// How many are worth a look for those that ended too long ago.
     look_at: usize,
@@ -29,7 +29,7 @@ struct Ended {
 impl DepartedLives {
     pub(super) fn new(max_delay: Duration) -> Self {
         Self {
-            max_delay: nanos(max_delay),
+            max_delay: span(max_delay),
             ended: HashMap::default(),
             look_at: FEW,
         }
@@ -38,14 +38,14 @@ impl DepartedLives {
     /// Whether the worker's last life had begun right after another; `None`: none ended lately.
     pub(super) fn recently(&self, worker: WorkerRank, now: Nanos) -> Option<bool> {
         let ended = self.ended.get(&worker)?;
-        (now - ended.at < self.max_delay).then_some(ended.reborn)
+        (now.since(ended.at) < self.max_delay).then_some(ended.reborn)
     }
 
     /// A life of the worker ended.
     pub(super) fn insert(&mut self, worker: WorkerRank, at: Nanos, reborn: bool) {
         if self.ended.len() >= self.look_at {
             let max_delay = self.max_delay;
-            self.ended.retain(|_, ended| at - ended.at < max_delay);
+            self.ended.retain(|_, ended| at.since(ended.at) < max_delay);
             self.look_at = (2 * self.ended.len()).clamp(FEW, REMEMBERED);
         }
         if self.ended.len() < REMEMBERED || self.ended.contains_key(&worker) {

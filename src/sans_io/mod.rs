@@ -18,6 +18,7 @@ mod departed;
 mod index;
 pub(crate) mod link;
 pub(crate) mod loads;
+mod nanos;
 mod pricing;
 pub(crate) mod reports;
 mod reservations;

@@ -3,31 +3,19 @@
 //! All windows of a kind last equally long, so the lists they stand in are ordered by deadline as they are: opening,
 //! moving and closing a window costs constant time, and nothing is left behind.
 
-use std::time::Duration;
-
 use super::{
+    nanos::{Nanos, earliest, has_come, span},
     reports::WorkerSlot,
     slots::{BySlot, Chain, Links},
 };
 use crate::config::Coalescing;
 
-/// Nanoseconds since a link was made; [`NEVER`] is no time at all.
-pub(super) type Nanos = u64;
-pub(super) const NEVER: Nanos = Nanos::MAX;
-
-/// As many nanoseconds as fit: 584 years or more are for ever.
-#[inline]
-pub(super) fn nanos(duration: Duration) -> Nanos {
-    let whole = duration.as_secs().saturating_mul(1_000_000_000);
-    whole.saturating_add(u64::from(duration.subsec_nanos()))
-}
-
 /// Windows by worker slot.
 #[derive(Debug)]
 pub(super) struct Windows {
-    debounce: Nanos,
-    max_delay: Nanos,
-    minor_delay: Nanos,
+    debounce: u64,
+    max_delay: u64,
+    minor_delay: u64,
     each: BySlot<WorkerSlot, Window>,
     open: usize,
     /// A window stands in one of the first three, and in one of the caps unless it is due at once.
@@ -61,26 +49,26 @@ struct Window {
     /// The cap stands among the minor ones, also after the window became an ordinary one.
     minor_cap: bool,
     /// When the present quiet time of an ordinary window began.
-    quiet_from: Nanos,
+    quiet_from: Option<Nanos>,
     /// Latest end of an ordinary or minor window.
-    cap: Nanos,
+    cap: Option<Nanos>,
 }
 
 impl Window {
     const CLOSED: Self = Self {
         phase: Phase::Closed,
         minor_cap: false,
-        quiet_from: NEVER,
-        cap: NEVER,
+        quiet_from: None,
+        cap: None,
     };
 }
 
 impl Windows {
     pub(super) fn new(settings: Coalescing) -> Self {
         Self {
-            debounce: nanos(settings.debounce()),
-            max_delay: nanos(settings.max_delay()),
-            minor_delay: nanos(settings.minor_delay()),
+            debounce: span(settings.debounce()),
+            max_delay: span(settings.max_delay()),
+            minor_delay: span(settings.minor_delay()),
             each: BySlot::new(Window::CLOSED),
             open: 0,
             places: Links::default(),
@@ -117,17 +105,17 @@ impl Windows {
 
     /// When the first window that waits falls due.
     #[inline]
-    pub(super) fn first_deadline(&self) -> Nanos {
-        let quiet = (self.quiet.front()).map_or(NEVER, |slot| self.quiet_until(slot));
-        let cap =
-            |chain: Chain<WorkerSlot>| chain.front().map_or(NEVER, |slot| self.window(slot).cap);
-        quiet.min(cap(self.ordinary_caps)).min(cap(self.minor_caps))
+    pub(super) fn first_deadline(&self) -> Option<Nanos> {
+        let quiet = (self.quiet.front()).and_then(|slot| self.quiet_until(slot));
+        let cap = |chain: Chain<WorkerSlot>| chain.front().and_then(|slot| self.window(slot).cap);
+        let caps = earliest(cap(self.ordinary_caps), cap(self.minor_caps));
+        earliest(quiet, caps)
     }
 
     /// The first window that is due: urgent ones before others.
     pub(super) fn first_due(&self, now: Nanos) -> Option<WorkerSlot> {
-        let quiet_long_enough = |slot: &WorkerSlot| self.quiet_until(*slot) <= now;
-        let capped = |slot: &WorkerSlot| self.window(*slot).cap <= now;
+        let quiet_long_enough = |slot: &WorkerSlot| has_come(self.quiet_until(*slot), now);
+        let capped = |slot: &WorkerSlot| has_come(self.window(*slot).cap, now);
         (self.urgent.front())
             .or_else(|| self.due.front())
             .or_else(|| self.quiet.front().filter(quiet_long_enough))
@@ -140,16 +128,16 @@ impl Windows {
         if self.debounce == 0 {
             return self.open_at_once(slot, Phase::Due);
         }
-        let cap = now.saturating_add(self.max_delay);
-        self.open_until(slot, Phase::Ordinary, now, cap);
+        let cap = now.after(self.max_delay);
+        self.open_until(slot, Phase::Ordinary, Some(now), cap);
         self.places.push_back(&mut self.quiet, slot);
         self.caps.push_back(&mut self.ordinary_caps, slot);
     }
 
     /// Opens a window that waits for `minor_delay`.
     pub(super) fn open_minor(&mut self, slot: WorkerSlot, now: Nanos) {
-        let cap = now.saturating_add(self.minor_delay);
-        self.open_until(slot, Phase::Minor, now, cap);
+        let cap = now.after(self.minor_delay);
+        self.open_until(slot, Phase::Minor, Some(now), cap);
         self.window_mut(slot).minor_cap = true;
         self.caps.push_back(&mut self.minor_caps, slot);
     }
@@ -157,7 +145,7 @@ impl Windows {
     /// Makes the worker due at once, whatever its window was.
     pub(super) fn open_at_once(&mut self, slot: WorkerSlot, phase: Phase) {
         self.close(slot);
-        self.open_until(slot, phase, NEVER, NEVER);
+        self.open_until(slot, phase, None, None);
         let chain = if phase == Phase::Urgent {
             &mut self.urgent
         } else {
@@ -171,9 +159,11 @@ impl Windows {
     pub(super) fn handle_activity(&mut self, slot: WorkerSlot, significant: bool, now: Nanos) {
         let window = *self.window(slot);
         match window.phase {
-            Phase::Minor if significant && window.cap > now => self.make_ordinary(slot, now),
-            Phase::Ordinary if self.quiet_until(slot).min(window.cap) > now => {
-                self.window_mut(slot).quiet_from = now;
+            Phase::Minor if significant && !has_come(window.cap, now) => {
+                self.make_ordinary(slot, now)
+            }
+            Phase::Ordinary if !has_come(earliest(self.quiet_until(slot), window.cap), now) => {
+                self.window_mut(slot).quiet_from = Some(now);
                 self.places.move_to_back(&mut self.quiet, slot);
             }
             _ => {}
@@ -236,11 +226,11 @@ impl Windows {
         if self.debounce == 0 {
             return self.open_at_once(slot, Phase::Due);
         }
-        let cap = now.saturating_add(self.max_delay);
+        let cap = now.after(self.max_delay);
         let window = self.window_mut(slot);
         window.phase = Phase::Ordinary;
-        window.quiet_from = now;
-        let sooner = cap < window.cap;
+        window.quiet_from = Some(now);
+        let sooner = cap.is_some() && earliest(cap, window.cap) != window.cap;
         if sooner {
             window.cap = cap;
             window.minor_cap = false;
@@ -252,7 +242,13 @@ impl Windows {
         }
     }
 
-    fn open_until(&mut self, slot: WorkerSlot, phase: Phase, quiet_from: Nanos, cap: Nanos) {
+    fn open_until(
+        &mut self,
+        slot: WorkerSlot,
+        phase: Phase,
+        quiet_from: Option<Nanos>,
+        cap: Option<Nanos>,
+    ) {
         self.open += 1;
         self.each[slot] = Window {
             phase,
@@ -263,8 +259,8 @@ impl Windows {
     }
 
     #[inline]
-    fn quiet_until(&self, slot: WorkerSlot) -> Nanos {
-        self.window(slot).quiet_from.saturating_add(self.debounce)
+    fn quiet_until(&self, slot: WorkerSlot) -> Option<Nanos> {
+        self.window(slot).quiet_from?.after(self.debounce)
     }
 
     #[inline]

@@ -48,7 +48,7 @@ impl Watch {
         let (ended, watched) = std::sync::mpsc::channel::<()>();
         let test = std::thread::current().name().unwrap_or("?").to_owned();
         std::thread::spawn(move || {
-            let limit = Duration::from_secs(30);
+            let limit = Duration::from_secs(120);
             if watched.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                 eprintln!("{test} spins: it took more than {limit:?} of real time");
                 std::process::exit(101);
