@@ -1,6 +1,5 @@
 //! What the actor tests share: virtual time, and routers that record, refuse or never answer.
 
-// Every test binary uses its own part, and none is a library.
 pub mod faults;
 pub mod fuzz;
 pub mod publishers;

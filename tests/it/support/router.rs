@@ -1,6 +1,5 @@
 //! What the router tests share: snapshots as data, and the questions asked of a router.
 
-// Every test binary uses its own part, and none is a library.
 use std::{sync::Arc, time::Duration};
 
 use actix_kv_metrics::{

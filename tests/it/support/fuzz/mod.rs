@@ -1,7 +1,6 @@
 //! Runs a property on drawn inputs: a small fixed set of them in `cargo test`, fresh ones for `KV_FUZZ_SECONDS` if that is
 //! set. `crates/stress/fuzz.sh SECONDS` runs every target that long, with overflow checks.
 
-// Every test binary uses its own part, and none is a library.
 // It spends real time and draws fresh seeds from it; what it drives is handed its time.
 #![allow(clippy::disallowed_methods)]
 
