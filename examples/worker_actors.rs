@@ -8,7 +8,7 @@
 //! wave 2: three requests on three workers
 //! wave 3: three requests on three workers
 //! wave 4: three requests on three workers
-//! 12 requests placed, 12 bookings ended by a ticket, 0 outstanding
+//! 12 requests placed, 12 reservations ended by a ticket, 0 outstanding
 //! 39 reports received: 3 of starts, 36 of forward passes
 //! everything arrived: true
 //! ```
@@ -177,7 +177,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let outstanding = stats.outstanding;
     writeln!(
         out,
-        "{selected} requests placed, {admitted} bookings ended by a ticket, {outstanding} outstanding"
+        "{selected} requests placed, {admitted} reservations ended by a ticket, {outstanding} outstanding"
     )?;
     assert_eq!((selected, admitted, outstanding), (12, 12, 0));
     let received = publisher.send(GetPublisherStats).await?.received;

@@ -32,7 +32,7 @@
 //! - **One timer.** Each publisher has at most one one-shot `run_later` handle, for the earliest of all deadlines,
 //!   cancelled and rescheduled as that changes. There is no interval.
 //! - **Choice.** [`SelectWorker`] chooses the worker of least [`Cost`] and books the request on it in one step, so that
-//!   requests between two snapshots do not pile up on one worker. The [`Selection`] is a guard of that booking.
+//!   requests between two snapshots do not pile up on one worker. The [`Selection`] is a guard of that reservation.
 //! - **Ending.** [`KvMetrics::shutdown`] takes in what was reported before it and says what did not arrive.
 //!
 //! # What is not promised

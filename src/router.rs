@@ -28,10 +28,10 @@ impl Message for SelectWorker {
 
 /// A worker that was chosen, with the request booked on it.
 ///
-/// It is a guard: dropping it releases the booking, so a reply that nobody reads leaves nothing booked. Keep it until the
-/// request has ended, or [`into_ticket`](Self::into_ticket) and let the worker's reports, [`Release`] or
-/// `reservation_ttl` end the booking.
-#[must_use = "dropping a selection releases its booking"]
+/// What is booked is a *reservation*; a [`Ticket`] names it. This is its guard: dropping it releases the reservation, so a
+/// reply that nobody reads leaves nothing booked. Keep it until the request has ended, or
+/// [`into_ticket`](Self::into_ticket) and let the worker's reports, [`Release`] or `reservation_ttl` end the reservation.
+#[must_use = "dropping a selection releases its reservation"]
 #[derive(Debug)]
 pub struct Selection {
     placement: Placement,
@@ -44,7 +44,7 @@ impl Selection {
         self.placement.worker
     }
 
-    /// Names the booking; the worker may echo it.
+    /// Names the reservation; the worker may echo it.
     pub fn ticket(&self) -> Ticket {
         self.placement.ticket
     }
@@ -54,7 +54,7 @@ impl Selection {
         &self.placement.cost
     }
 
-    /// Leaves the booking standing.
+    /// Leaves the reservation standing.
     pub fn into_ticket(mut self) -> Ticket {
         self.router = None;
         self.placement.ticket
@@ -71,10 +71,10 @@ impl Drop for Selection {
     }
 }
 
-/// Ends a booking. Answers whether it was outstanding.
+/// Ends a reservation. Answers whether it was outstanding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Release {
-    /// Names the booking.
+    /// Names the reservation.
     pub ticket: Ticket,
 }
 
@@ -104,7 +104,7 @@ impl Message for GetRouterStats {
 pub struct RouterStats {
     /// Workers known.
     pub workers: usize,
-    /// Bookings outstanding.
+    /// Reservations outstanding.
     pub outstanding: usize,
     /// The table's counters.
     pub table: TableCounts,

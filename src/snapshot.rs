@@ -32,14 +32,14 @@ impl fmt::Display for PublisherId {
     }
 }
 
-/// A booking at a router, echoed by the worker that admitted the request.
+/// Names a reservation: what a selection books on a worker. The worker echoes it when it has admitted the request.
 ///
 /// Tickets of one router life grow, so a worker that echoes one has seen all that it was sent before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ticket {
-    /// The life of the router that made the booking.
+    /// The life of the router that made the reservation.
     pub router: u64,
-    /// Position among that router's bookings, from 1.
+    /// Position among that router's reservations, from 1.
     pub number: u64,
 }
 

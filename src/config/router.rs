@@ -48,17 +48,17 @@ impl RouterConfig {
         self.0.saturation
     }
 
-    /// Age from which a booking is taken to be part of what a worker without tickets reports.
+    /// Age from which a reservation is taken to be part of what a worker without tickets reports.
     pub fn settle(&self) -> Duration {
         self.0.settle
     }
 
-    /// Longest life of a booking.
+    /// Longest life of a reservation.
     pub fn reservation_ttl(&self) -> Duration {
         self.0.reservation_ttl
     }
 
-    /// Age of a booking without a report since from which the worker counts as unknown.
+    /// Age of a reservation without a report since from which the worker counts as unknown.
     pub fn stale_after(&self) -> Duration {
         self.0.stale_after
     }
@@ -129,21 +129,21 @@ impl RouterConfigBuilder {
         self
     }
 
-    /// Age from which a booking is taken to be part of what a worker without tickets reports. Default 50 ms.
+    /// Age from which a reservation is taken to be part of what a worker without tickets reports. Default 50 ms.
     #[must_use]
     pub fn settle(mut self, age: Duration) -> Self {
         self.settle = age;
         self
     }
 
-    /// Longest life of a booking. Default 30 s.
+    /// Longest life of a reservation. Default 30 s.
     #[must_use]
     pub fn reservation_ttl(mut self, ttl: Duration) -> Self {
         self.reservation_ttl = ttl;
         self
     }
 
-    /// Age of a booking without a report since from which the worker counts as unknown. Default 5 s.
+    /// Age of a reservation without a report since from which the worker counts as unknown. Default 5 s.
     #[must_use]
     pub fn stale_after(mut self, age: Duration) -> Self {
         self.stale_after = age;

@@ -53,7 +53,7 @@ impl MetricsChanged {
         }
     }
 
-    /// Adds a ticket that the worker has admitted, so that the router can settle its booking.
+    /// Adds a ticket that the worker has admitted, so that the router can settle its reservation.
     #[must_use]
     pub fn admitted(mut self, ticket: Ticket) -> Self {
         self.admitted = Some(ticket);

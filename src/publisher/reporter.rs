@@ -92,7 +92,7 @@ impl MetricsReporter {
         self.offer(|waiting| waiting.metrics = Some(metrics))
     }
 
-    /// The worker admitted the request booked under `ticket`, so routers can settle the booking. Goes with the next report
+    /// The worker admitted the request booked under `ticket`, so routers can settle the reservation. Goes with the next report
     /// or, as a minor change, without one.
     ///
     /// # Errors

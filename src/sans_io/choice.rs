@@ -1,4 +1,4 @@
-//! The choice: which worker is the cheapest, and the booking on it.
+//! The choice: which worker is the cheapest, and the reservation on it.
 
 use std::time::Instant;
 
@@ -10,12 +10,12 @@ use super::{
 };
 use crate::{metrics::WorkerRank, snapshot::Ticket};
 
-/// A worker, the booking on it, and what it cost.
+/// A worker, the reservation on it, and what it cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Placement {
     /// The worker chosen.
     pub worker: WorkerRank,
-    /// Names the booking.
+    /// Names the reservation.
     pub ticket: Ticket,
     /// Why it was chosen.
     pub cost: Cost,

@@ -29,18 +29,18 @@ pub struct TableCounts {
     pub selected: u64,
     /// Choices that could not be made.
     pub not_selected: u64,
-    /// Bookings that their holder ended.
+    /// Reservations that their holder ended.
     pub released: u64,
-    /// Releases of bookings that had ended already, or never were.
+    /// Releases of reservations that had ended already, or never were.
     pub unknown_releases: u64,
-    /// Bookings that an echoed ticket ended.
+    /// Reservations that an echoed ticket ended.
     pub admitted: u64,
-    /// Bookings that a report ended, of a worker that echoes no tickets.
+    /// Reservations that a report ended, of a worker that echoes no tickets.
     pub settled: u64,
-    /// Bookings that ended with their worker's life.
+    /// Reservations that ended with their worker's life.
     pub dropped: u64,
-    /// Bookings that lived too long.
+    /// Reservations that lived too long.
     pub expired: u64,
-    /// Times a worker with bookings went silent for too long.
+    /// Times a worker with reservations went silent for too long.
     pub went_stale: u64,
 }

@@ -9,9 +9,9 @@ use super::slots::{BySlot, RowSlot};
 /// What a cost is made of: costs of one order are compared with each other only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Order {
-    /// The worker's load is known: load and bookings.
+    /// The worker's load is known: load and reservations.
     Known,
-    /// It is not: bookings alone.
+    /// It is not: reservations alone.
     Unknown,
 }
 

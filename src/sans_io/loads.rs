@@ -56,7 +56,7 @@ pub struct RankLoad {
     pub age: Duration,
     /// How far its metrics can be trusted.
     pub freshness: Freshness,
-    /// Whether it is at or over the saturation threshold, bookings included.
+    /// Whether it is at or over the saturation threshold, reservations included.
     pub saturated: bool,
     /// Blocks booked and not yet seen in a report.
     pub booked_blocks: u64,
@@ -72,7 +72,7 @@ pub enum Freshness {
     Fresh,
     /// It has not reported in this life.
     Unknown,
-    /// It has had bookings for longer than `stale_after` without a report.
+    /// It has had reservations for longer than `stale_after` without a report.
     Stale,
 }
 

@@ -10,7 +10,7 @@ use crate::{config::RouterConfig, metrics::ForwardPassMetrics};
 
 /// Every worker in the order of its cost to a request without overlap.
 ///
-/// Workers whose load is known stand in one order. Those whose load is not stand in another by their bookings alone: the
+/// Workers whose load is known stand in one order. Those whose load is not stand in another by their reservations alone: the
 /// average they are charged is the same for all of them, so it need not be applied one by one.
 #[derive(Debug)]
 pub(super) struct Pricing {
@@ -49,7 +49,7 @@ impl Pricing {
         }
     }
 
-    /// Puts the worker where what is known of it and its bookings belong.
+    /// Puts the worker where what is known of it and its reservations belong.
     pub(super) fn place(
         &mut self,
         index: RowSlot,
@@ -84,7 +84,7 @@ impl Pricing {
         self.index.remove(index);
     }
 
-    /// Whether the worker is known to be at or over the threshold, its bookings included.
+    /// Whether the worker is known to be at or over the threshold, its reservations included.
     #[inline]
     pub(super) fn is_saturated(&self, index: RowSlot) -> bool {
         self.states[index].saturated
@@ -132,7 +132,7 @@ impl Pricing {
 struct State {
     /// Its load went into the sums over the known workers.
     counted: bool,
-    /// It is at or over the threshold, its bookings included.
+    /// It is at or over the threshold, its reservations included.
     saturated: bool,
 }
 

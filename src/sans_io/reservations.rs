@@ -10,9 +10,9 @@ use foldhash::fast::RandomState;
 use super::slots::{BySlot, Chain, Links, RowSlot, Slab, key};
 use crate::snapshot::Ticket;
 
-/// All outstanding bookings of one router: by number, by worker and by age.
+/// All outstanding reservations of one router: by number, by worker and by age.
 ///
-/// Workers are row numbers of the load table. Everything is constant time, and nothing is kept of a booking that ended.
+/// Workers are row numbers of the load table. Everything is constant time, and nothing is kept of a reservation that ended.
 #[derive(Debug)]
 pub(crate) struct Reservations {
     router: u64,
@@ -71,7 +71,7 @@ impl Reservations {
         }
     }
 
-    /// Bookings that are outstanding.
+    /// Reservations that are outstanding.
     pub(crate) fn len(&self) -> usize {
         self.by_number.len()
     }
@@ -104,7 +104,7 @@ impl Reservations {
         }
     }
 
-    /// Ends the booking under `ticket`; the row it was on, if it was outstanding.
+    /// Ends the reservation under `ticket`; the row it was on, if it was outstanding.
     pub(crate) fn release(&mut self, ticket: Ticket) -> Option<RowSlot> {
         if ticket.router != self.router {
             return None;
@@ -123,24 +123,24 @@ impl Reservations {
         ticket.router == self.router
     }
 
-    /// Ends the worker's bookings up to the one it admitted; how many that were.
+    /// Ends the worker's reservations up to the one it admitted; how many that were.
     pub(crate) fn settle_admitted(&mut self, row: RowSlot, ticket: Ticket) -> u64 {
         self.end_while(row, |reservation| reservation.number <= ticket.number)
     }
 
-    /// Ends the worker's bookings that are at least `settle` old; how many that were.
+    /// Ends the worker's reservations that are at least `settle` old; how many that were.
     pub(crate) fn settle_reported(&mut self, row: RowSlot, settle: Duration, now: Instant) -> u64 {
         self.end_while(row, |reservation| {
             now.saturating_duration_since(reservation.booked_at) >= settle
         })
     }
 
-    /// Ends all bookings of the worker; how many that were.
+    /// Ends all reservations of the worker; how many that were.
     pub(crate) fn end_all(&mut self, row: RowSlot) -> u64 {
         self.end_while(row, |_| true)
     }
 
-    /// Ends the oldest booking if it is at least `ttl` old; the row it was on.
+    /// Ends the oldest reservation if it is at least `ttl` old; the row it was on.
     pub(crate) fn pop_expired(&mut self, ttl: Duration, now: Instant) -> Option<RowSlot> {
         let slot = self.by_age.front()?;
         let oldest = self.outstanding.get(slot)?;
@@ -193,7 +193,7 @@ mod tests {
     const TTL: Duration = Duration::from_secs(30);
 
     #[test]
-    fn bookings_end_by_release_watermark_age_and_expiry_and_leave_nothing_behind() {
+    fn reservations_end_by_release_watermark_age_and_expiry_and_leave_nothing_behind() {
         let start = now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut reservations = Reservations::new(9);

@@ -24,7 +24,7 @@ use crate::{
 /// The router's table of workers, and the choice among them.
 ///
 /// Call protocol: [`handle_snapshot`](Self::handle_snapshot) takes load in, [`select`](Self::select) chooses and books,
-/// [`release`](Self::release) ends a booking. Expiry and staleness need no timer: `select` deals first with what has
+/// [`release`](Self::release) ends a reservation. Expiry and staleness need no timer: `select` deals first with what has
 /// expired by its `now`.
 #[derive(Debug)]
 pub struct LoadTable {
@@ -38,7 +38,7 @@ pub struct LoadTable {
     pub(super) pricing: Pricing,
     pub(super) counts: TableCounts,
     publishers: Publishers,
-    /// Workers with bookings, in the order of their last sign of life.
+    /// Workers with reservations, in the order of their last sign of life.
     silent: Chain<RowSlot>,
     silent_links: Links<RowSlot>,
     applied: u64,
@@ -115,7 +115,7 @@ impl LoadTable {
         self.slots.is_empty()
     }
 
-    /// Bookings that are outstanding.
+    /// Reservations that are outstanding.
     pub fn outstanding(&self) -> usize {
         self.reservations.len()
     }
@@ -195,7 +195,7 @@ impl LoadTable {
         Some(SnapshotAck::Applied)
     }
 
-    /// Ends a booking. `false`: it has ended already, or never was.
+    /// Ends a reservation. `false`: it has ended already, or never was.
     pub fn release(&mut self, ticket: Ticket) -> bool {
         let row = self.reservations.release(ticket);
         if let Some(row) = row {
@@ -207,7 +207,7 @@ impl LoadTable {
         row.is_some()
     }
 
-    /// Ends bookings that have lived too long and finds workers that have been silent for too long.
+    /// Ends reservations that have lived too long and finds workers that have been silent for too long.
     pub(crate) fn expire(&mut self, now: Instant) {
         let ttl = self.config.reservation_ttl();
         while let Some(row) = self.reservations.pop_expired(ttl, now) {
@@ -305,7 +305,7 @@ impl LoadTable {
         self.reprice(index);
     }
 
-    /// Ends the bookings that a load of this worker has seen.
+    /// Ends the reservations that a load of this worker has seen.
     fn settle(&mut self, index: RowSlot, admitted: &[Ticket], reports: bool, now: Instant) {
         let mut echoes = false;
         for ticket in admitted {
@@ -326,7 +326,7 @@ impl LoadTable {
         }
     }
 
-    /// A worker reported: if it has bookings, its silence begins anew.
+    /// A worker reported: if it has reservations, its silence begins anew.
     fn note_report(&mut self, index: RowSlot, reports: bool, now: Instant) {
         let booked = self.reservations.booked(index);
         let Some(row) = self.rows.get_mut(index) else {

@@ -221,7 +221,7 @@ fn a_router_that_panicked_is_replaced_and_gets_everything() {
         assert_ne!(kv.router(), first);
         let expected = [(w(1), Some(101)), (w(3), Some(300))];
         assert_eq!(table(&kv).await, BTreeMap::from(expected));
-        // The former router's booking went with it; its guard and ticket do no harm here.
+        // The former router's reservation went with it; its guard and ticket do no harm here.
         assert_ne!(selection.ticket().router, chosen.ticket().router);
         drop(selection);
         one.report(load(102)).unwrap();

@@ -54,7 +54,7 @@ fn case_97_durations_near_the_top_neither_panic_nor_end_early() {
     });
 }
 
-/// Case 97 at the router: bookings that neither settle, expire nor grow stale.
+/// Case 97 at the router: reservations that neither settle, expire nor grow stale.
 #[test]
 fn case_97_a_routers_durations_may_be_for_ever() {
     virtual_time(async {
@@ -235,7 +235,7 @@ fn case_158_age_counts_from_the_first_difference_and_ends_when_it_is_sent() {
     });
 }
 
-/// Case 159: nothing that ended is counted as load, neither in bookings nor in reports.
+/// Case 159: nothing that ended is counted as load, neither in reservations nor in reports.
 #[test]
 fn case_159_requests_that_ended_are_no_load() {
     virtual_time(async {

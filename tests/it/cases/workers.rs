@@ -252,9 +252,9 @@ fn case_77_a_membership_list_that_is_applied_again_ends_no_mark() {
     });
 }
 
-/// Not listed: marks that come from bookings end with them, each way a booking can end, without another report.
+/// Not listed: marks that come from reservations end with them, each way a reservation can end, without another report.
 #[test]
-fn a_mark_that_bookings_made_ends_with_them() {
+fn a_mark_that_reservations_made_ends_with_them() {
     virtual_time(async {
         let config = RouterConfig::builder()
             .seed(7)

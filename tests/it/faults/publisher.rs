@@ -409,7 +409,7 @@ fn a_pair_that_takes_over_from_a_dead_pair_begins_anew() {
         let reporter = MetricsReporter::new(&publisher, 1);
         reporter.report(load(6)).unwrap();
         settle().await;
-        // The guard of the former router's booking does nothing here.
+        // The guard of the former router's reservation does nothing here.
         let (router, ticket) = (held.ticket().router, held.ticket());
         drop(held);
         assert!(

@@ -1,6 +1,6 @@
 //! The load table against a naive model, on random histories.
 //!
-//! The model keeps every worker in a map and every booking in a list, and prices each worker by the formula with a full
+//! The model keeps every worker in a map and every reservation in a list, and prices each worker by the formula with a full
 //! scan. The histories are seeded: a failure names the seed, and the same seed fails again.
 
 use std::{
@@ -54,12 +54,12 @@ struct Worker {
     heard_at: Instant,
     echoes: bool,
     stale: bool,
-    /// Since when it has had bookings without a report.
+    /// Since when it has had reservations without a report.
     silent_since: Option<Instant>,
 }
 
 #[derive(Debug, Clone)]
-struct Booking {
+struct Reservation {
     ticket: Ticket,
     worker: WorkerRank,
     blocks: u32,
@@ -93,7 +93,7 @@ impl Price {
 struct Model {
     config: RouterConfig,
     workers: BTreeMap<WorkerRank, Worker>,
-    bookings: Vec<Booking>,
+    reservations: Vec<Reservation>,
     publishers: BTreeMap<u64, Known>,
     issued: u64,
     counts: TableCounts,
@@ -104,7 +104,7 @@ impl Model {
         Self {
             config,
             workers: BTreeMap::new(),
-            bookings: Vec::new(),
+            reservations: Vec::new(),
             publishers: BTreeMap::new(),
             issued: 0,
             counts: TableCounts::default(),
@@ -187,7 +187,7 @@ impl Model {
         }
         if load.life > worker.life {
             *worker = fresh;
-            self.counts.dropped += end(&mut self.bookings, |b| b.worker == load.worker);
+            self.counts.dropped += end(&mut self.reservations, |b| b.worker == load.worker);
         }
         worker.owner = owner;
         self.counts.loads += 1;
@@ -206,27 +206,27 @@ impl Model {
                 continue;
             }
             worker.echoes = true;
-            self.counts.admitted += end(&mut self.bookings, |b| {
+            self.counts.admitted += end(&mut self.reservations, |b| {
                 b.worker == load.worker && b.ticket.number <= ticket.number
             });
         }
         if reports && !worker.echoes {
             let settle = self.config.settle();
-            self.counts.settled += end(&mut self.bookings, |b| {
+            self.counts.settled += end(&mut self.reservations, |b| {
                 b.worker == load.worker && now - b.at >= settle
             });
         }
-        let books = self.bookings.iter().any(|b| b.worker == load.worker);
+        let books = self.reservations.iter().any(|b| b.worker == load.worker);
         if reports && books {
             worker.silent_since = Some(now);
         }
         self.quiet();
     }
 
-    /// Who has no booking is not waited for.
+    /// Who has no reservation is not waited for.
     fn quiet(&mut self) {
         for (rank, worker) in &mut self.workers {
-            if !self.bookings.iter().any(|b| b.worker == *rank) {
+            if !self.reservations.iter().any(|b| b.worker == *rank) {
                 worker.silent_since = None;
             }
         }
@@ -238,13 +238,13 @@ impl Model {
         for rank in gone {
             self.workers.remove(&rank);
             self.counts.removed += 1;
-            self.counts.dropped += end(&mut self.bookings, |b| b.worker == rank);
+            self.counts.dropped += end(&mut self.reservations, |b| b.worker == rank);
         }
     }
 
     fn expire(&mut self, now: Instant) {
         let ttl = self.config.reservation_ttl();
-        self.counts.expired += end(&mut self.bookings, |b| now - b.at >= ttl);
+        self.counts.expired += end(&mut self.reservations, |b| now - b.at >= ttl);
         self.quiet();
         for worker in self.workers.values_mut() {
             let silent = worker.silent_since.is_some_and(|since| {
@@ -259,7 +259,7 @@ impl Model {
     }
 
     fn release(&mut self, ticket: Ticket) -> bool {
-        let released = end(&mut self.bookings, |b| b.ticket == ticket) == 1;
+        let released = end(&mut self.reservations, |b| b.ticket == ticket) == 1;
         self.counts.released += u64::from(released);
         self.counts.unknown_releases += u64::from(!released);
         self.quiet();
@@ -267,9 +267,9 @@ impl Model {
     }
 
     fn booked(&self, worker: WorkerRank) -> (u64, u64) {
-        let own = self.bookings.iter().filter(|b| b.worker == worker);
-        own.fold((0, 0), |(blocks, requests), booking| {
-            (blocks + u64::from(booking.blocks), requests + 1)
+        let own = self.reservations.iter().filter(|b| b.worker == worker);
+        own.fold((0, 0), |(blocks, requests), reservation| {
+            (blocks + u64::from(reservation.blocks), requests + 1)
         })
     }
 
@@ -347,7 +347,7 @@ impl Model {
             placed.ticket.number, self.issued,
             "tickets grow one by one over all workers"
         );
-        self.bookings.push(Booking {
+        self.reservations.push(Reservation {
             ticket: placed.ticket,
             worker: placed.worker,
             blocks,
@@ -360,11 +360,11 @@ impl Model {
     }
 }
 
-/// Ends the bookings that fit, and counts them.
-fn end(bookings: &mut Vec<Booking>, fits: impl Fn(&Booking) -> bool) -> u64 {
-    let before = bookings.len();
-    bookings.retain(|booking| !fits(booking));
-    (before - bookings.len()) as u64
+/// Ends the reservations that fit, and counts them.
+fn end(reservations: &mut Vec<Reservation>, fits: impl Fn(&Reservation) -> bool) -> u64 {
+    let before = reservations.len();
+    reservations.retain(|reservation| !fits(reservation));
+    (before - reservations.len()) as u64
 }
 
 /// Stands for the table's router in a generated ticket, until the table has named it.
@@ -722,7 +722,7 @@ impl History {
         assert_eq!(counts, model.counts);
         assert_eq!(self.table.len(), model.workers.len());
         assert_eq!(self.table.is_empty(), model.workers.is_empty());
-        assert_eq!(self.table.outstanding(), model.bookings.len());
+        assert_eq!(self.table.outstanding(), model.reservations.len());
         let ended =
             counts.released + counts.admitted + counts.settled + counts.dropped + counts.expired;
         assert_eq!(counts.selected, ended + self.table.outstanding() as u64);

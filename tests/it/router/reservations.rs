@@ -56,7 +56,7 @@ fn a_selection_books_what_is_missing_and_one_request() {
 }
 
 #[test]
-fn an_echoed_ticket_ends_its_booking_and_those_before_it_on_that_worker() {
+fn an_echoed_ticket_ends_its_reservation_and_those_before_it_on_that_worker() {
     virtual_time(async {
         let router = Router::new();
         router.full(1, [reports(1, 0), reports(2, 0)]).await;
@@ -82,7 +82,7 @@ fn an_echoed_ticket_ends_its_booking_and_those_before_it_on_that_worker() {
 }
 
 #[test]
-fn a_ticket_ends_its_booking_even_without_new_metrics() {
+fn a_ticket_ends_its_reservation_even_without_new_metrics() {
     virtual_time(async {
         let router = Router::new();
         router.full(1, [reports(1, 0), announced(2)]).await;
@@ -96,7 +96,7 @@ fn a_ticket_ends_its_booking_even_without_new_metrics() {
 
 /// Once a worker echoes, its reports alone say nothing about what it has not echoed.
 #[test]
-fn g15_a_snapshot_that_cannot_have_seen_a_booking_does_not_end_it() {
+fn g15_a_snapshot_that_cannot_have_seen_a_reservation_does_not_end_it() {
     virtual_time(async {
         let router = Router::new();
         router.full(1, [reports(1, 0), reports(2, 0)]).await;
@@ -105,7 +105,7 @@ fn g15_a_snapshot_that_cannot_have_seen_a_booking_does_not_end_it() {
         let on_its_way = router.book(1, 7).await;
         let just_made = router.book(2, 5).await;
         for step in 0..49 {
-            // Worker 1 has not admitted the second; worker 2 echoes nothing and hears of its booking too late.
+            // Worker 1 has not admitted the second; worker 2 echoes nothing and hears of its reservation too late.
             sleep(ms(1)).await;
             let loads = [admits(reports(1, step), &[seen]), reports(2, step)];
             router.delta(3 + step, loads).await;
@@ -130,7 +130,7 @@ fn g15_a_snapshot_that_cannot_have_seen_a_booking_does_not_end_it() {
 }
 
 #[test]
-fn a_booking_settles_with_the_first_report_that_is_settle_younger() {
+fn a_reservation_settles_with_the_first_report_that_is_settle_younger() {
     virtual_time(async {
         let router = Router::new();
         router.full(1, [reports(1, 0), announced(2)]).await;
@@ -238,7 +238,7 @@ fn tickets_travel_with_reports_and_without() {
 }
 
 #[test]
-fn a_booking_expires_after_its_longest_life() {
+fn a_reservation_expires_after_its_longest_life() {
     virtual_time(async {
         let router = Router::new();
         router.full(1, [reports(1, 0)]).await;
@@ -327,9 +327,9 @@ fn settle_ttl_and_stale_after_are_told_apart() {
     });
 }
 
-/// Reports keep a worker fresh however long its bookings last; its silence begins anew with each.
+/// Reports keep a worker fresh however long its reservations last; its silence begins anew with each.
 #[test]
-fn a_worker_that_reports_while_it_has_bookings_is_not_stale() {
+fn a_worker_that_reports_while_it_has_reservations_is_not_stale() {
     virtual_time(async {
         let router = Router::new();
         router.full(1, [reports(1, 0), reports(2, 0)]).await;
@@ -355,7 +355,7 @@ fn a_worker_that_reports_while_it_has_bookings_is_not_stale() {
 
 /// Cases 52, 101 and 114.
 #[test]
-fn g15_a_release_without_a_booking_is_counted_and_changes_nothing() {
+fn g15_a_release_without_a_reservation_is_counted_and_changes_nothing() {
     virtual_time(async {
         let router = Router::new();
         router.full(1, [reports(1, 5), reports(2, 5)]).await;
@@ -386,7 +386,7 @@ fn g15_a_release_without_a_booking_is_counted_and_changes_nothing() {
         assert_eq!(router.booked(1).await, (0, 0));
         let counts = router.counts().await;
         assert_eq!((counts.released, counts.unknown_releases), (1, 5));
-        // The next booking has a number of its own, and the two share the ties.
+        // The next reservation has a number of its own, and the two share the ties.
         let next = router.book(1, 10).await;
         assert_eq!(next.number, ticket.number + 1);
         assert!(router.release(next).await);
@@ -495,7 +495,7 @@ fn dropping_a_selection_releases_it_and_into_ticket_does_not() {
         assert_eq!(router.booked(1).await, (20, 1));
         assert!(!router.release(ticket).await);
         assert!(router.release(kept).await);
-        // A guard whose booking has ended meanwhile releases nothing else.
+        // A guard whose reservation has ended meanwhile releases nothing else.
         let guard = router.select(SelectWorker::blocks(10)).await.unwrap();
         assert!(router.release(guard.ticket()).await);
         let other = router.book(1, 7).await;
@@ -578,7 +578,7 @@ fn g15_a_thousand_dropped_selections_leave_nothing_booked() {
 }
 
 #[test]
-fn bookings_end_in_any_order_and_add_up() {
+fn reservations_end_in_any_order_and_add_up() {
     virtual_time(async {
         let router = Router::new();
         let workers: Vec<WorkerRank> = (1..=5).map(w).collect();

@@ -364,7 +364,7 @@ fn g15_an_unknown_worker_costs_the_average_of_the_fresh_ones() {
         // Neither idle nor excluded: the better of the known ones wins, then it does.
         assert_eq!(router.place(request()).await.0, w(1));
         assert_eq!(router.place(request()).await.0, w(3));
-        // Its bookings count on top of the average.
+        // Its reservations count on top of the average.
         let selection = router.select(pinned(3)).await.unwrap();
         assert_eq!(selection.cost().booked(), 74.0);
         // Once it reports it is as its report says.
@@ -377,7 +377,7 @@ fn g15_an_unknown_worker_costs_the_average_of_the_fresh_ones() {
 }
 
 #[test]
-fn g15_if_nobody_is_known_bookings_alone_decide() {
+fn g15_if_nobody_is_known_reservations_alone_decide() {
     virtual_time(async {
         let router = Router::new();
         router.full(1, (1..=4_u64).map(announced)).await;
@@ -430,7 +430,7 @@ fn g15_a_stale_worker_is_not_taken_to_be_idle() {
 
 /// Case 69: an idle worker that has nothing to say stays fresh however long.
 #[test]
-fn g15_a_worker_without_bookings_is_never_stale() {
+fn g15_a_worker_without_reservations_is_never_stale() {
     virtual_time(async {
         let router = Router::new();
         router.full(1, [reports(1, 0), reports(2, 100)]).await;
@@ -443,7 +443,7 @@ fn g15_a_worker_without_bookings_is_never_stale() {
 
 /// Cases 75 and 76.
 #[test]
-fn g15_saturation_counts_bookings_and_ends_with_them() {
+fn g15_saturation_counts_reservations_and_ends_with_them() {
     virtual_time(async {
         let router = Router::with(|config| config.saturation(0.5).waiting_weight(0.0));
         router.full(1, [reports(1, 480), reports(2, 490)]).await;

@@ -116,7 +116,7 @@ impl Router {
         self.0.send(request).await.unwrap()
     }
 
-    /// Chooses and leaves the booking standing.
+    /// Chooses and leaves the reservation standing.
     pub async fn place(&self, request: SelectWorker) -> (WorkerRank, Ticket) {
         let selection = self.select(request).await.unwrap();
         (selection.worker(), selection.into_ticket())
