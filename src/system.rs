@@ -13,7 +13,7 @@ use crate::{
     metrics::WorkerRank,
     publisher::{
         PublisherActor,
-        flush::{AwaitAnnounced, FlushReport, ShutdownAnyway},
+        flush::{AwaitAnnounced, FlushReport, Shutdown},
         reporter::MetricsReporter,
         routers::{AttachRouter, DetachRouter},
     },
@@ -203,9 +203,10 @@ impl KvMetrics {
     ///
     /// On a tokio runtime that was built without timers.
     pub async fn shutdown(&self, within: Duration) -> FlushReport {
-        let (answer, report) = oneshot::channel();
-        let shutdown = ShutdownAnyway { within, answer };
-        self.0.publisher.do_send(shutdown);
+        // Whoever drops this future still wants the end: actix skips a message whose answer nobody waits for, but not the
+        // first of these two.
+        self.0.publisher.do_send(Shutdown { within });
+        let report = self.0.publisher.send(Shutdown { within });
         // The same holds here.
         let longest = within.saturating_add(ARBITER_BLOCKED);
         let report = heard_within(longest, report).await.and_then(Result::ok);

@@ -185,16 +185,6 @@ impl Message for AwaitAnnounced {
     type Result = ();
 }
 
-/// [`Shutdown`], for who may stop waiting for its answer: actix skips a message whose sender has dropped that.
-pub(crate) struct ShutdownAnyway {
-    pub(crate) within: Duration,
-    pub(crate) answer: oneshot::Sender<FlushReport>,
-}
-
-impl Message for ShutdownAnyway {
-    type Result = ();
-}
-
 /// Follows [`Shutdown`] through the mailbox: what was sent before it has been handled.
 struct BeginShutdown {
     deadline: Option<Instant>,
@@ -234,22 +224,13 @@ impl Handler<Shutdown> for PublisherActor {
     type Result = ResponseFuture<FlushReport>;
 
     fn handle(&mut self, msg: Shutdown, ctx: &mut Context<Self>) -> Self::Result {
-        let (answer, report) = oneshot::channel();
-        let within = msg.within;
-        self.handle(ShutdownAnyway { within, answer }, ctx);
-        answer_of(report)
-    }
-}
-
-impl Handler<ShutdownAnyway> for PublisherActor {
-    type Result = ();
-
-    fn handle(&mut self, msg: ShutdownAnyway, ctx: &mut Context<Self>) {
         let now = self.begin_message(ctx);
+        let (answer, report) = oneshot::channel();
         ctx.address().do_send(BeginShutdown {
             deadline: now.checked_add(msg.within),
-            answer: msg.answer,
+            answer,
         });
+        answer_of(report)
     }
 }
 

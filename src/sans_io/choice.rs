@@ -116,9 +116,7 @@ impl LoadTable {
                 self.least_cost_among(request, index, SelectError::UnknownWorker)
             }
             Candidates::Worker(id) => {
-                let first = self.ranks.get(id).and_then(|ranks| ranks.front());
-                let ranks: Vec<_> =
-                    std::iter::successors(first, |index| self.rank_links.next(*index)).collect();
+                let ranks = self.ranks.get(id).cloned().unwrap_or_default();
                 self.least_cost_among(request, ranks, SelectError::UnknownWorker)
             }
             Candidates::Among(allowed) => {

@@ -240,13 +240,6 @@ impl<K: Key> Links<K> {
         }
     }
 
-    /// The slot behind `slot` in its chain.
-    #[inline]
-    pub(crate) fn next(&self, slot: K) -> Option<K> {
-        let next = self.0[slot].next;
-        (next != NIL).then(|| K::new(next))
-    }
-
     /// Moves `slot` to the end of `chain`, which must hold it.
     #[inline]
     pub(crate) fn move_to_back(&mut self, chain: &mut Chain<K>, slot: K) {
@@ -266,8 +259,13 @@ mod tests {
     key!(Slot);
 
     fn slots(links: &Links<Slot>, chain: Chain<Slot>) -> Vec<u32> {
-        let slots = std::iter::successors(chain.front(), |slot| links.next(*slot));
-        slots.map(Slot::number).collect()
+        let mut next = chain.front().map_or(NIL, Slot::number);
+        std::iter::from_fn(|| {
+            let slot = (next != NIL).then_some(next)?;
+            next = links.0[Slot(slot)].next;
+            Some(slot)
+        })
+        .collect()
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::{
 };
 
 use foldhash::fast::RandomState;
+use smallvec::SmallVec;
 
 use super::{
     counts::TableCounts,
@@ -32,8 +33,7 @@ pub struct LoadTable {
     pub(super) rng: fastrand::Rng,
     pub(super) rows: Slab<RowSlot, Row>,
     pub(super) slots: HashMap<WorkerRank, RowSlot, RandomState>,
-    pub(super) ranks: HashMap<WorkerId, Chain<RowSlot>, RandomState>,
-    pub(super) rank_links: Links<RowSlot>,
+    pub(super) ranks: HashMap<WorkerId, SmallVec<[RowSlot; 2]>, RandomState>,
     pub(super) reservations: Reservations,
     pub(super) pricing: Pricing,
     pub(super) counts: TableCounts,
@@ -93,7 +93,6 @@ impl LoadTable {
             rows: Slab::default(),
             slots: HashMap::default(),
             ranks: HashMap::default(),
-            rank_links: Links::default(),
             reservations: Reservations::new(stamp::next()),
             pricing: Pricing::new(&config),
             counts: TableCounts::default(),
@@ -361,8 +360,7 @@ impl LoadTable {
             named_in: 0,
         });
         self.slots.insert(worker, index);
-        let ranks = self.ranks.entry(worker.worker()).or_insert(Chain::EMPTY);
-        self.rank_links.push_back(ranks, index);
+        self.ranks.entry(worker.worker()).or_default().push(index);
         index
     }
 
@@ -415,7 +413,9 @@ impl LoadTable {
         self.slots.remove(&row.worker);
         let id = row.worker.worker();
         if let Some(ranks) = self.ranks.get_mut(&id) {
-            self.rank_links.remove(ranks, index);
+            if let Some(place) = ranks.iter().position(|rank| *rank == index) {
+                ranks.swap_remove(place);
+            }
             if ranks.is_empty() {
                 self.ranks.remove(&id);
             }
