@@ -48,6 +48,7 @@
 //! The actors read `actix::clock::Instant`, which follows tokio's paused clock: a test on a `current_thread` runtime
 //! built with `start_paused(true)` sees exact times. The state machines under the actors are in [`sans_io`].
 
+mod built;
 mod config;
 mod metrics;
 mod publisher;

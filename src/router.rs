@@ -9,6 +9,7 @@ use actix::{
 use tokio::sync::oneshot;
 
 use crate::{
+    built,
     config::RouterConfig,
     metrics::WorkerRank,
     sans_io::{
@@ -178,7 +179,11 @@ impl Handler<LoadSnapshot> for RouterActor {
     fn handle(&mut self, msg: LoadSnapshot, ctx: &mut Context<Self>) -> Self::Result {
         let now = self.begin_message(ctx);
         let table = &mut self.table;
+        let built_at = built::at(msg.publisher, msg.sequence);
         let mut snapshot = table.begin_snapshot(msg);
+        if let Some(built_at) = built_at {
+            snapshot = snapshot.built_at(built_at.min(now));
+        }
         if self.waiting.is_empty()
             && let Some(ack) = table.continue_snapshot(&mut snapshot, WORKERS_A_TURN, now)
         {

@@ -95,6 +95,13 @@ pub struct WorkerLoad {
     /// the first difference from what it has. Zero if it already has it.
     #[serde(default)]
     pub age: Duration,
+    /// How long before the snapshot was built the worker last reported, changed or not. `None`: it has not reported in
+    /// this life, or whoever sends this does not say.
+    #[serde(default)]
+    pub reported: Option<Duration>,
+    /// Whether it is to get no more requests.
+    #[serde(default)]
+    pub draining: bool,
 }
 
 /// What a router says to a snapshot it has dealt with.

@@ -9,6 +9,7 @@ use std::{
 use actix::{Actor, ActorFuture, AsyncContext, Context, Handler, Message, Running, Supervised};
 
 use crate::{
+    built,
     config::PublisherConfig,
     metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
     sans_io::{
@@ -195,6 +196,7 @@ impl PublisherActor {
             let Some(snapshot) = next else {
                 continue;
             };
+            built::note(self.id, snapshot.sequence, now);
             tracing::debug!(link = %link.id(), sequence = snapshot.sequence, workers = snapshot.workers.len(), "snapshot");
             attached.ack = Some(Ack {
                 sequence: snapshot.sequence,
@@ -330,6 +332,7 @@ impl PublisherActor {
             let link = &mut attached.link;
             let last = link.poll_last(self.id, &mut self.sequence, &self.reports, now);
             if let Some(snapshot) = last {
+                built::note(self.id, snapshot.sequence, now);
                 attached.router.do_send(snapshot);
             }
             attached.ack = None;
@@ -365,6 +368,7 @@ impl Supervised for PublisherActor {
 
 impl Drop for PublisherActor {
     fn drop(&mut self) {
+        built::forget(self.id);
         if let Phase::Shut(_) = self.phase {
             return;
         }

@@ -510,6 +510,8 @@ impl Coalescer {
             metrics: report.metrics(),
             admitted: report.admitted.tickets().to_vec(),
             age: Duration::from_nanos(age),
+            reported: None,
+            draining: false,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 
-use crate::snapshot::{LoadSnapshot, PublisherId, SnapshotKind};
+use crate::snapshot::{PublisherId, SnapshotKind};
 
 /// How a snapshot follows what came before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,8 +33,13 @@ struct Known {
 
 impl Publishers {
     /// Judges the snapshot and, unless it is superseded, remembers it as the newest.
-    pub(crate) fn judge(&mut self, snapshot: &LoadSnapshot) -> Verdict {
-        let PublisherId { id, incarnation } = snapshot.publisher;
+    pub(crate) fn judge(
+        &mut self,
+        publisher: PublisherId,
+        sequence: u64,
+        kind: SnapshotKind,
+    ) -> Verdict {
+        let PublisherId { id, incarnation } = publisher;
         let known = self.known.entry(id).or_insert(Known {
             incarnation,
             sequence: None,
@@ -48,12 +53,12 @@ impl Publishers {
             known.sequence = None;
         }
         let last = known.sequence;
-        if last.is_some_and(|last| snapshot.sequence <= last) {
+        if last.is_some_and(|last| sequence <= last) {
             return Verdict::Superseded;
         }
-        known.sequence = Some(snapshot.sequence);
+        known.sequence = Some(sequence);
         let was_closed = std::mem::replace(&mut known.closed, false);
-        match snapshot.kind {
+        match kind {
             SnapshotKind::Delta { after } if was_closed || last != Some(after) => Verdict::Gap,
             _ => Verdict::Next,
         }
@@ -108,13 +113,7 @@ mod tests {
         sequence: u64,
         kind: SnapshotKind,
     ) -> Verdict {
-        publishers.judge(&LoadSnapshot {
-            publisher: PublisherId::new(1, incarnation),
-            sequence,
-            kind,
-            left: Vec::new(),
-            workers: Vec::new(),
-        })
+        publishers.judge(PublisherId::new(1, incarnation), sequence, kind)
     }
 
     #[test]

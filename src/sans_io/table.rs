@@ -49,12 +49,24 @@ pub struct LoadTable {
 pub struct PartialSnapshot {
     number: u64,
     publisher: PublisherId,
+    sequence: u64,
     kind: SnapshotKind,
-    verdict: Verdict,
+    /// Judged when its first piece is taken over.
+    verdict: Option<Verdict>,
     left: std::vec::IntoIter<WorkerRank>,
     workers: std::vec::IntoIter<WorkerLoad>,
+    built_at: Option<Instant>,
     /// Rows looked at for workers that are gone by it.
     swept: u32,
+}
+
+impl PartialSnapshot {
+    /// Says when the snapshot was built, at the latest; else it counts as built when its first piece is taken over.
+    #[must_use]
+    pub fn built_at(mut self, at: Instant) -> Self {
+        self.built_at = Some(at);
+        self
+    }
 }
 
 /// One worker rank.
@@ -134,20 +146,16 @@ impl LoadTable {
         }
     }
 
-    /// Judges a snapshot that is then taken over piece by piece. Of one publisher, one snapshot at a time.
+    /// Begins to take a snapshot over, piece by piece. Of one publisher, one snapshot at a time.
     pub fn begin_snapshot(&mut self, snapshot: LoadSnapshot) -> PartialSnapshot {
-        let (publisher, sequence) = (snapshot.publisher, snapshot.sequence);
-        let verdict = match snapshot.kind {
-            SnapshotKind::Closed if self.publishers.close(publisher, sequence) => Verdict::Next,
-            SnapshotKind::Closed => Verdict::Superseded,
-            SnapshotKind::Full | SnapshotKind::Delta { .. } => self.publishers.judge(&snapshot),
-        };
         self.applied += 1;
         PartialSnapshot {
             number: self.applied,
-            publisher,
+            publisher: snapshot.publisher,
+            sequence: snapshot.sequence,
             kind: snapshot.kind,
-            verdict,
+            verdict: None,
+            built_at: None,
             left: snapshot.left.into_iter(),
             workers: snapshot.workers.into_iter(),
             swept: 0,
@@ -163,7 +171,11 @@ impl LoadTable {
         now: Instant,
     ) -> Option<SnapshotAck> {
         let publisher = taking.publisher;
-        if taking.verdict == Verdict::Superseded {
+        let verdict = match taking.verdict {
+            Some(verdict) => verdict,
+            None => self.judge(taking),
+        };
+        if verdict == Verdict::Superseded {
             self.counts.superseded += 1;
             return Some(SnapshotAck::Superseded);
         }
@@ -187,11 +199,22 @@ impl LoadTable {
             return None;
         }
         self.counts.applied += 1;
-        if taking.verdict == Verdict::Gap {
+        if verdict == Verdict::Gap {
             self.counts.need_full += 1;
             return Some(SnapshotAck::NeedFull);
         }
         Some(SnapshotAck::Applied)
+    }
+
+    fn judge(&mut self, taking: &mut PartialSnapshot) -> Verdict {
+        let (publisher, sequence) = (taking.publisher, taking.sequence);
+        let verdict = match taking.kind {
+            SnapshotKind::Closed if self.publishers.close(publisher, sequence) => Verdict::Next,
+            SnapshotKind::Closed => Verdict::Superseded,
+            kind => self.publishers.judge(publisher, sequence, kind),
+        };
+        taking.verdict = Some(verdict);
+        verdict
     }
 
     /// Ends a reservation. `false`: it has ended already, or never was.

@@ -95,6 +95,8 @@ fn data_has_the_promised_shapes() {
                     number: 2,
                 }],
                 age: SECOND,
+                reported: None,
+                draining: false,
             }],
         };
         assert_eq!(snapshot.clone(), snapshot);
@@ -340,6 +342,8 @@ fn snapshot_of_two() -> LoadSnapshot {
         metrics: Some(ForwardPassMetrics::new(active, 16_384, 0)),
         admitted: Vec::new(),
         age: Duration::ZERO,
+        reported: None,
+        draining: false,
     };
     LoadSnapshot {
         publisher: PublisherId::new(1, 1),

@@ -340,6 +340,8 @@ fn snapshot() -> LoadSnapshot {
             },
         ],
         age: Duration::new(3, 999_999_999),
+        reported: None,
+        draining: false,
     };
     LoadSnapshot {
         publisher: PublisherId::new(u64::MAX, 1 << 63),
@@ -398,6 +400,8 @@ fn a_snapshot_of_a_newer_or_older_peer_is_read() {
                 number: 2,
             }],
             age: Duration::from_micros(1_500),
+            reported: None,
+            draining: false,
         }],
     };
     assert_eq!(

@@ -78,6 +78,8 @@ fn worker_load((worker, metrics): (WorkerRank, ForwardPassMetrics)) -> WorkerLoa
         metrics: Some(metrics),
         admitted: Vec::new(),
         age: std::time::Duration::ZERO,
+        reported: None,
+        draining: false,
     }
 }
 

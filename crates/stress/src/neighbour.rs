@@ -233,6 +233,8 @@ fn everything(sequence: u64, workers: u64) -> LoadSnapshot {
         metrics: Some(load(worker + sequence)),
         admitted: Vec::new(),
         age: Duration::ZERO,
+        reported: None,
+        draining: false,
     });
     LoadSnapshot {
         publisher: PublisherId::new(1, 1),

@@ -156,6 +156,8 @@ fn case_61_sequences_and_incarnations_at_their_ends_are_compared_incarnation_fir
                         number: u64::MAX,
                     }],
                     age: Duration::MAX,
+                    reported: None,
+                    draining: false,
                 }],
             };
             router.send(snapshot).await.unwrap().unwrap()

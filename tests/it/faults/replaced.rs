@@ -118,6 +118,8 @@ fn g13_goodbyes_are_remembered_through_attach_and_detach_churn() {
                 metrics: Some(load(1)),
                 admitted: Vec::new(),
                 age: ms(0),
+                reported: None,
+                draining: false,
             }];
             let snapshot = LoadSnapshot {
                 publisher: gone,

@@ -163,6 +163,8 @@ impl History {
             metrics,
             admitted: ticket.into_iter().collect(),
             age: Duration::ZERO,
+            reported: None,
+            draining: false,
         }
     }
 

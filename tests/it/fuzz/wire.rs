@@ -75,6 +75,8 @@ fn snapshots() -> impl Strategy<Value = LoadSnapshot> + Clone {
         metrics,
         admitted,
         age,
+        reported: None,
+        draining: false,
     });
     let publisher = (hostile_u64(), hostile_u64());
     let parts = (

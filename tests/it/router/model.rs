@@ -493,6 +493,8 @@ impl History {
             metrics: self.metrics(),
             admitted: (0..tickets).map(|_| self.ticket()).collect(),
             age: ms(self.rng.u64(..50)),
+            reported: None,
+            draining: false,
         }
     }
 
@@ -825,6 +827,8 @@ fn table(loads: &[Option<u64>]) -> LoadTable {
         metrics: active.map(|active| ForwardPassMetrics::new(active, 1_000, 0)),
         admitted: Vec::new(),
         age: ms(0),
+        reported: None,
+        draining: false,
     });
     let snapshot = LoadSnapshot {
         publisher: PublisherId::new(1, 1),

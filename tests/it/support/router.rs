@@ -58,6 +58,8 @@ pub fn of_life(
         metrics,
         admitted: Vec::new(),
         age: Duration::ZERO,
+        reported: None,
+        draining: false,
     }
 }
 

@@ -29,6 +29,8 @@ fn snapshot(sequence: u64, admitted: Option<Ticket>) -> LoadSnapshot {
         metrics: Some(ForwardPassMetrics::new(100 + worker, 16_384, 0)),
         admitted: admitted.into_iter().collect(),
         age: Duration::ZERO,
+        reported: None,
+        draining: false,
     };
     LoadSnapshot {
         publisher: PublisherId::new(1, 1),

@@ -126,6 +126,8 @@ impl News {
                 .into_iter()
                 .collect(),
             age: self.age,
+            reported: None,
+            draining: false,
         }
     }
 }
