@@ -97,10 +97,10 @@ pub struct WorkerLoad {
     pub age: Duration,
     /// How long before the snapshot was built the worker last reported, changed or not. `None`: it has not reported in
     /// this life, or whoever sends this does not say.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<Duration>,
     /// Whether it is to get no more requests.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
 }
 
