@@ -48,19 +48,29 @@ impl RouterConfig {
         self.0.saturation
     }
 
-    /// Age from which a reservation is taken to be part of what a worker without tickets reports.
+    /// Age from which a detached reservation is taken to be part of what its worker reports.
     pub fn settle(&self) -> Duration {
         self.0.settle
     }
 
-    /// Longest life of a reservation.
+    /// Longest life of a reservation after it was detached.
     pub fn reservation_ttl(&self) -> Duration {
         self.0.reservation_ttl
     }
 
-    /// Age of a reservation without a report since from which the worker counts as unknown.
+    /// Silence after which a worker with reservations counts as unknown, and a publisher can be taken over from.
     pub fn stale_after(&self) -> Duration {
         self.0.stale_after
+    }
+
+    /// Publishers that are heard at most.
+    pub fn max_publishers(&self) -> usize {
+        self.0.max_publishers
+    }
+
+    /// Workers that are known at most.
+    pub fn max_workers(&self) -> usize {
+        self.0.max_workers
     }
 }
 
@@ -76,6 +86,8 @@ pub struct RouterConfigBuilder {
     settle: Duration,
     reservation_ttl: Duration,
     stale_after: Duration,
+    max_publishers: usize,
+    max_workers: usize,
 }
 
 impl Default for RouterConfigBuilder {
@@ -89,6 +101,8 @@ impl Default for RouterConfigBuilder {
             settle: Duration::from_millis(50),
             reservation_ttl: Duration::from_secs(30),
             stale_after: Duration::from_secs(5),
+            max_publishers: MAX_PUBLISHERS,
+            max_workers: MAX_WORKERS,
         }
     }
 }
@@ -129,24 +143,42 @@ impl RouterConfigBuilder {
         self
     }
 
-    /// Age from which a reservation is taken to be part of what a worker without tickets reports. Default 50 ms.
+    /// Age from which a detached reservation is taken to be part of what its worker reports, unless the worker echoes
+    /// tickets. It must exceed the time that a request is on its way. Default 50 ms.
     #[must_use]
     pub fn settle(mut self, age: Duration) -> Self {
         self.settle = age;
         self
     }
 
-    /// Longest life of a reservation. Default 30 s.
+    /// Longest life of a reservation after it was detached; one that is held has no end. Default 30 s.
     #[must_use]
     pub fn reservation_ttl(mut self, ttl: Duration) -> Self {
         self.reservation_ttl = ttl;
         self
     }
 
-    /// Age of a reservation without a report since from which the worker counts as unknown. Default 5 s.
+    /// Silence after which a worker with reservations counts as unknown, a worker goes to another publisher that has
+    /// reported it since, and an incarnation or sequence to a lower one that tells everything. Default 5 s.
     #[must_use]
-    pub fn stale_after(mut self, age: Duration) -> Self {
-        self.stale_after = age;
+    pub fn stale_after(mut self, silence: Duration) -> Self {
+        self.stale_after = silence;
+        self
+    }
+
+    /// Publishers that are heard at most. One more displaces the one without workers that has been silent for longest; if
+    /// all have workers, its snapshots are answered [`Superseded`](crate::SnapshotAck::Superseded). Default 65,536.
+    #[must_use]
+    pub fn max_publishers(mut self, most: usize) -> Self {
+        self.max_publishers = most;
+        self
+    }
+
+    /// Workers (ranks) that are known at most; loads of others are not taken over. As many loads at most are kept of
+    /// publishers that speak of a worker which another one owns. Default 1,000,000.
+    #[must_use]
+    pub fn max_workers(mut self, most: usize) -> Self {
+        self.max_workers = most;
         self
     }
 
@@ -154,7 +186,7 @@ impl RouterConfigBuilder {
     ///
     /// # Errors
     ///
-    /// Unless the weights are from 0 to 10^9 and `0 < saturation ≤ 1`.
+    /// Unless the weights are from 0 to 10^9, `0 < saturation ≤ 1`, and the limits at least 1.
     pub fn build(self) -> Result<RouterConfig, ConfigError> {
         for (field, weight) in [
             ("overlap_weight", self.overlap_weight),
@@ -170,6 +202,12 @@ impl RouterConfigBuilder {
         }
         if let Some(share) = self.saturation {
             check_share("saturation", share)?;
+        }
+        for (field, most) in [
+            ("max_publishers", self.max_publishers),
+            ("max_workers", self.max_workers),
+        ] {
+            check(most > 0, field, most, "1 or more")?;
         }
         Ok(RouterConfig(self))
     }
@@ -197,3 +235,7 @@ const OVERLAP_WEIGHT: f64 = 20.0;
 const WAITING_WEIGHT: f64 = 250.0;
 /// Keeps every cost finite: 10^9 × 2^64 is far below the largest float.
 const MAX_WEIGHT: f64 = 1e9;
+/// One publisher a worker in the largest fleets known, several times over; some 10 MiB.
+const MAX_PUBLISHERS: usize = 65_536;
+/// Ten times the largest fleet that was tried; some 0.5 GiB.
+const MAX_WORKERS: usize = 1_000_000;

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::{
     index::Order,
+    pricing::Standing,
     selection::{Candidates, Cost, SelectError, SelectWorker},
     slots::RowSlot,
     table::{LoadTable, Row},
@@ -59,6 +60,9 @@ impl Cheapest {
 impl LoadTable {
     /// Chooses a worker for the request and books the request on it, in one step.
     ///
+    /// The reservation is held: it stands until it is [released](Self::release), or [detached](Self::detach) and seen or
+    /// too old, or until the worker's life ends.
+    ///
     /// # Errors
     ///
     /// [`SelectError`] if no worker may be chosen; then nothing is booked.
@@ -84,13 +88,6 @@ impl LoadTable {
         })
     }
 
-    /// The worker in `index`, unless it is saturated.
-    #[inline]
-    fn available(&self, index: RowSlot) -> Option<&Row> {
-        self.row(index)
-            .filter(|_| !self.pricing.is_saturated(index))
-    }
-
     #[inline]
     fn row(&self, index: RowSlot) -> Option<&Row> {
         self.rows.get(index)
@@ -113,11 +110,11 @@ impl LoadTable {
             Candidates::Any => self.least_cost_of_all(request),
             Candidates::Rank(rank) => {
                 let index = self.slots.get(rank).copied();
-                self.least_cost_among(request, index, SelectError::UnknownWorker)
+                self.least_cost_among(request, index.as_slice(), SelectError::UnknownWorker)
             }
             Candidates::Worker(id) => {
                 let ranks = self.ranks.get(id).cloned().unwrap_or_default();
-                self.least_cost_among(request, ranks, SelectError::UnknownWorker)
+                self.least_cost_among(request, &ranks, SelectError::UnknownWorker)
             }
             Candidates::Among(allowed) => {
                 let known = allowed.iter().filter_map(|rank| self.slots.get(rank));
@@ -129,7 +126,7 @@ impl LoadTable {
                 } else {
                     SelectError::NoneAllowed
                 };
-                self.least_cost_among(request, known, none)
+                self.least_cost_among(request, &known, none)
             }
         }
     }
@@ -138,29 +135,66 @@ impl LoadTable {
     fn least_cost_among(
         &mut self,
         request: &SelectWorker,
-        candidates: impl IntoIterator<Item = RowSlot>,
+        candidates: &[RowSlot],
         none: SelectError,
     ) -> Result<RowSlot, SelectError> {
+        if candidates.is_empty() {
+            return Err(none);
+        }
+        let free = self.cheapest_among(request, candidates, Standing::Free);
+        let any_full = || {
+            let mut standings = candidates.iter().map(|row| self.pricing.standing(*row));
+            standings.any(|standing| standing == Standing::Full)
+        };
+        if free.is_some() || any_full() {
+            return free.ok_or(SelectError::AllSaturated);
+        }
+        let last = self.cheapest_among(request, candidates, Standing::Last);
+        last.ok_or(SelectError::AllSaturated)
+    }
+
+    /// The cheapest of the candidates that stand so.
+    fn cheapest_among(
+        &mut self,
+        request: &SelectWorker,
+        candidates: &[RowSlot],
+        standing: Standing,
+    ) -> Option<RowSlot> {
         let mut cheapest = Cheapest::NONE;
-        let mut any = false;
         for index in candidates {
-            any = true;
-            let Some(row) = self.available(index) else {
+            let Some(row) = self.standing_so(*index, standing) else {
                 continue;
             };
             let overlap = request.overlap_of(row.worker);
-            let total = self.price(request, index, row, overlap).total();
-            cheapest.offer(&mut self.rng, total, 1, |_| index);
+            let total = self.price(request, *index, row, overlap).total();
+            cheapest.offer(&mut self.rng, total, 1, |_| *index);
         }
-        let nobody = if any { SelectError::AllSaturated } else { none };
-        cheapest.best.map(|(index, _)| index).ok_or(nobody)
+        cheapest.best.map(|(index, _)| index)
+    }
+
+    /// Whoever was full when it was known last is chosen if nobody else may be, and not while somebody merely is full.
+    fn least_cost_of_all(&mut self, request: &SelectWorker) -> Result<RowSlot, SelectError> {
+        if self.is_empty() {
+            return Err(SelectError::NoWorkers);
+        }
+        let free = [Order::Known, Order::Unknown];
+        let mut cheapest = self.cheapest_in(request, &free, Standing::Free);
+        if cheapest.is_none() && !self.pricing.any_full() {
+            cheapest = self.cheapest_in(request, &[Order::Last], Standing::Last);
+        }
+        cheapest.ok_or(SelectError::AllSaturated)
     }
 
     /// Prices those with overlap one by one; the rest come from the index, cheapest first.
-    fn least_cost_of_all(&mut self, request: &SelectWorker) -> Result<RowSlot, SelectError> {
+    fn cheapest_in(
+        &mut self,
+        request: &SelectWorker,
+        orders: &[Order],
+        standing: Standing,
+    ) -> Option<RowSlot> {
         let mut cheapest = Cheapest::NONE;
-        for order in [Order::Known, Order::Unknown] {
-            let rows = self.pricing.index().lowest(order).unwrap_or_default();
+        for order in orders {
+            let rows = self.pricing.index().lowest(*order).unwrap_or_default();
             let Some(row) = rows.first().and_then(|first| self.row(*first)) else {
                 continue;
             };
@@ -174,7 +208,7 @@ impl LoadTable {
             let Some(index) = self.slots.get(worker).copied() else {
                 continue;
             };
-            let Some(row) = self.available(index) else {
+            let Some(row) = self.standing_so(index, standing) else {
                 continue;
             };
             let total = self.price(request, index, row, *overlap).total();
@@ -186,11 +220,13 @@ impl LoadTable {
                 cheapest.offer(&mut self.rng, total, 1, |_| index);
             }
         }
-        let nobody = if self.is_empty() {
-            SelectError::NoWorkers
-        } else {
-            SelectError::AllSaturated
-        };
-        cheapest.best.map(|(index, _)| index).ok_or(nobody)
+        cheapest.best.map(|(index, _)| index)
+    }
+
+    /// The worker in `index`, if it stands so.
+    #[inline]
+    fn standing_so(&self, index: RowSlot, standing: Standing) -> Option<&Row> {
+        self.row(index)
+            .filter(|_| self.pricing.standing(index) == standing)
     }
 }

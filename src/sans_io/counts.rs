@@ -9,16 +9,24 @@ use crate::snapshot::SnapshotAck;
 pub struct TableCounts {
     /// Snapshots taken over.
     pub applied: u64,
-    /// Those among them that were answered with [`SnapshotAck::NeedFull`].
+    /// Snapshots that were answered with [`SnapshotAck::NeedFull`], taken over or not.
     pub need_full: u64,
+    /// Those among them that were not taken over, because their publisher has to tell everything first.
+    pub untold: u64,
     /// Snapshots of an old incarnation or sequence.
     pub superseded: u64,
+    /// Snapshots of a publisher beyond `max_publishers`.
+    pub refused_publishers: u64,
     /// Publishers that said they are gone.
     pub closed: u64,
     /// Worker loads taken over.
     pub loads: u64,
-    /// Worker loads of a life that had ended.
+    /// Worker loads of a lower life than another that the worker has: kept beside it, and not gone by.
     pub late_loads: u64,
+    /// Times a worker went from one publisher to another that speaks of it too.
+    pub changed_hands: u64,
+    /// Worker loads that were not taken over because there are `max_workers` already.
+    pub refused_workers: u64,
     /// Worker loads whose metrics were not finite; the worker counts as known.
     pub rejected_loads: u64,
     /// Workers removed.
@@ -35,7 +43,7 @@ pub struct TableCounts {
     pub unknown_releases: u64,
     /// Reservations that an echoed ticket ended.
     pub admitted: u64,
-    /// Reservations that a report ended, of a worker that echoes no tickets.
+    /// Reservations that a report ended, because it came long enough after they were booked.
     pub settled: u64,
     /// Reservations that ended with their worker's life.
     pub dropped: u64,

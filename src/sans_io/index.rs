@@ -7,54 +7,38 @@ use smallvec::SmallVec;
 use super::slots::{BySlot, RowSlot};
 
 /// What a cost is made of: costs of one order are compared with each other only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     /// The worker's load is known: load and reservations.
     Known,
     /// It is not: reservations alone.
     Unknown,
+    /// It is not, and it was full when it was known last: reservations alone.
+    Last,
 }
 
 /// Rows by cost: the cheapest ones of an order at once, all of them, however many there are.
 #[derive(Debug)]
 pub(crate) struct CostIndex {
-    buckets: BTreeMap<CostKey, SmallVec<[RowSlot; 4]>>,
+    orders: [Buckets; 3],
     places: BySlot<RowSlot, Place>,
 }
 
-/// Costs are finite and not negative, so their bits order like their values, and the sign bit can tell the order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct CostKey(u64);
+/// Rows of one order. Costs are finite and not negative, so their bits order like their values.
+type Buckets = BTreeMap<u64, SmallVec<[RowSlot; 4]>>;
 
-impl CostKey {
-    fn new(order: Order, cost: f64) -> Self {
-        // Adding zero makes a negative zero positive.
-        let bits = (cost + 0.0).to_bits();
-        match order {
-            Order::Known => Self(bits),
-            Order::Unknown => Self(bits | SIGN),
-        }
-    }
-
-    fn order(self) -> Order {
-        if self.0 & SIGN == 0 {
-            Order::Known
-        } else {
-            Order::Unknown
-        }
-    }
-}
-
-/// Where a row stands: in which bucket, and where in it.
+/// Where a row stands: in which bucket of which order, and where in it.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    key: CostKey,
+    cost: u64,
+    order: Order,
     position: u32,
 }
 
 impl Place {
     const NOWHERE: Self = Self {
-        key: CostKey(0),
+        cost: 0,
+        order: Order::Known,
         position: u32::MAX,
     };
 }
@@ -62,7 +46,7 @@ impl Place {
 impl Default for CostIndex {
     fn default() -> Self {
         Self {
-            buckets: BTreeMap::new(),
+            orders: Default::default(),
             places: BySlot::new(Place::NOWHERE),
         }
     }
@@ -72,17 +56,19 @@ impl CostIndex {
     /// Puts `row` at `cost` in `order`, wherever it was before.
     pub(crate) fn insert(&mut self, row: RowSlot, order: Order, cost: f64) {
         debug_assert!(cost.is_finite() && cost >= 0.0);
-        let key = CostKey::new(order, cost);
+        // Adding zero makes a negative zero positive.
+        let cost = (cost + 0.0).to_bits();
         let place = self.places[row];
         if place.position != u32::MAX {
-            if place.key == key {
+            if (place.order, place.cost) == (order, cost) {
                 return;
             }
             self.remove(row);
         }
-        let bucket = self.buckets.entry(key).or_default();
+        let bucket = self.orders[order as usize].entry(cost).or_default();
         self.places[row] = Place {
-            key,
+            cost,
+            order,
             position: bucket.len() as u32,
         };
         bucket.push(row);
@@ -95,7 +81,8 @@ impl CostIndex {
             return;
         }
         self.places[row] = Place::NOWHERE;
-        let Some(bucket) = self.buckets.get_mut(&place.key) else {
+        let buckets = &mut self.orders[place.order as usize];
+        let Some(bucket) = buckets.get_mut(&place.cost) else {
             return;
         };
         bucket.swap_remove(place.position as usize);
@@ -103,28 +90,43 @@ impl CostIndex {
             self.places[*moved] = place;
         }
         if bucket.is_empty() {
-            self.buckets.remove(&place.key);
+            buckets.remove(&place.cost);
         }
+    }
+
+    /// The worker moved to another row.
+    pub(crate) fn move_row(&mut self, from: RowSlot, to: RowSlot) {
+        let place = self.places[from];
+        if place.position == u32::MAX {
+            return;
+        }
+        self.places.move_value(from, to);
+        let buckets = &mut self.orders[place.order as usize];
+        if let Some(bucket) = buckets.get_mut(&place.cost) {
+            bucket[place.position as usize] = to;
+        }
+    }
+
+    /// There are no rows from this number on.
+    pub(crate) fn shrink(&mut self, rows: u32) {
+        self.places.truncate(rows);
     }
 
     /// All rows that have the lowest cost of the order.
     #[inline]
     pub(crate) fn lowest(&self, order: Order) -> Option<&[RowSlot]> {
-        let (key, rows) = self.buckets.range(CostKey::new(order, 0.0)..).next()?;
-        (key.order() == order).then_some(rows)
+        let (_, rows) = self.orders[order as usize].first_key_value()?;
+        Some(rows)
     }
 
     /// Whether `row` is among the rows at the lowest cost of its order.
     #[inline]
     pub(crate) fn is_lowest(&self, row: RowSlot) -> bool {
         let place = self.places[row];
-        let lowest = self.lowest(place.key.order());
+        let lowest = self.lowest(place.order);
         lowest.is_some_and(|rows| rows.get(place.position as usize) == Some(&row))
     }
 }
-
-/// The sign bit of a float.
-const SIGN: u64 = 1 << 63;
 
 #[cfg(test)]
 mod tests {
@@ -174,6 +176,12 @@ mod tests {
         assert_eq!(lowest(&index, Unknown), Some(vec![0]));
         assert!(index.is_lowest(slot(0)) && index.is_lowest(slot(1)) && !index.is_lowest(slot(2)));
         index.insert(slot(1), Unknown, 1.0);
+        index.insert(slot(3), Last, 0.0);
+        assert_eq!(lowest(&index, Last), Some(vec![3]));
+        index.move_row(slot(1), slot(9));
+        index.move_row(slot(1), slot(9));
+        assert_eq!(lowest(&index, Unknown), Some(vec![0, 9]));
+        index.move_row(slot(9), slot(1));
         assert_eq!(lowest(&index, Unknown), Some(vec![0, 1]));
         assert_eq!(lowest(&index, Known), Some(vec![2]));
     }

@@ -54,9 +54,11 @@ pub struct RankLoad {
     pub metrics: Option<ForwardPassMetrics>,
     /// Time since its newest metrics arrived, or since it was first heard of.
     pub age: Duration,
+    /// Time since it last reported, changed or not, as far as its publisher says; `None`: not in this life, or unknown.
+    pub reported: Option<Duration>,
     /// How far its metrics can be trusted.
     pub freshness: Freshness,
-    /// Whether it is at or over the saturation threshold, reservations included.
+    /// Whether it is at or over the saturation threshold, reservations included; of a stale one, whether it was.
     pub saturated: bool,
     /// Blocks booked and not yet seen in a report.
     pub booked_blocks: u64,
@@ -72,7 +74,7 @@ pub enum Freshness {
     Fresh,
     /// It has not reported in this life.
     Unknown,
-    /// It has had reservations for longer than `stale_after` without a report.
+    /// It has had reservations for longer than `stale_after` without a report; until it reports or has none left.
     Stale,
 }
 

@@ -11,9 +11,11 @@ use std::sync;
 
 mod at_router;
 pub(crate) mod choice;
+mod claims;
 pub(crate) mod coalescer;
 pub(crate) mod conflate;
 pub(crate) mod counts;
+mod deadlines;
 mod departed;
 mod index;
 pub(crate) mod link;
@@ -22,10 +24,12 @@ mod nanos;
 mod pricing;
 pub(crate) mod reports;
 mod reservations;
+mod rows;
 pub(crate) mod selection;
 mod sequences;
 mod slots;
 pub(crate) mod table;
+mod tidy;
 mod windows;
 
 pub use self::{

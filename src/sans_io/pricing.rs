@@ -11,7 +11,8 @@ use crate::{config::RouterConfig, metrics::ForwardPassMetrics};
 /// Every worker in the order of its cost to a request without overlap.
 ///
 /// Workers whose load is known stand in one order. Those whose load is not stand in another by their reservations alone: the
-/// average they are charged is the same for all of them, so it need not be applied one by one.
+/// average they are charged is the same for all of them, so it need not be applied one by one. Those among them that were
+/// full when their load was known last stand in a third.
 #[derive(Debug)]
 pub(super) struct Pricing {
     booked_weight: f64,
@@ -23,6 +24,40 @@ pub(super) struct Pricing {
     active_sum: u128,
     waiting_sum: u128,
     known_count: u64,
+    full_count: u64,
+}
+
+/// What is known of a worker's load.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Known<'a> {
+    /// This.
+    Load(&'a ForwardPassMetrics),
+    /// Nothing to go by.
+    Nothing,
+    /// Nothing to go by, and it was full when it was known last.
+    WasFull,
+}
+
+impl<'a> Known<'a> {
+    #[inline]
+    fn load(self) -> Option<&'a ForwardPassMetrics> {
+        match self {
+            Self::Load(load) => Some(load),
+            Self::Nothing | Self::WasFull => None,
+        }
+    }
+}
+
+/// Whether a worker may be chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It may.
+    #[default]
+    Free,
+    /// It is known to be at or over the threshold, its reservations included.
+    Full,
+    /// It was full when its load was known last.
+    Last,
 }
 
 impl Pricing {
@@ -36,13 +71,14 @@ impl Pricing {
             active_sum: 0,
             waiting_sum: 0,
             known_count: 0,
+            full_count: 0,
         }
     }
 
     /// Takes the worker out of the sums, with what is known of it still, before that changes.
-    pub(super) fn forget(&mut self, index: RowSlot, known: Option<&ForwardPassMetrics>) {
+    pub(super) fn forget(&mut self, index: RowSlot, known: Known<'_>) {
         if std::mem::replace(&mut self.states[index].counted, false) {
-            let (active, waiting) = known.map_or((0, 0), load);
+            let (active, waiting) = known.load().map_or((0, 0), load);
             self.active_sum -= u128::from(active);
             self.waiting_sum -= u128::from(waiting);
             self.known_count -= 1;
@@ -50,44 +86,83 @@ impl Pricing {
     }
 
     /// Puts the worker where what is known of it and its reservations belong.
-    pub(super) fn place(
-        &mut self,
-        index: RowSlot,
-        known: Option<&ForwardPassMetrics>,
-        booked: Booked,
-    ) {
+    pub(super) fn place(&mut self, index: RowSlot, known: Known<'_>, booked: &Booked) {
         let state = &mut self.states[index];
-        if let (Some(known), false) = (known, state.counted) {
+        if let (Some(known), false) = (known.load(), state.counted) {
             let (active, waiting) = load(known);
             state.counted = true;
             self.active_sum += u128::from(active);
             self.waiting_sum += u128::from(waiting);
             self.known_count += 1;
         }
-        let limit = known.zip(self.saturation);
-        state.saturated =
-            limit.is_some_and(|(known, share)| known.is_saturated(share, booked.blocks));
-        if state.saturated {
-            self.index.remove(index);
-        } else if known.is_some() {
-            let cost = self.cost(known, booked).load();
-            self.index.insert(index, Order::Known, cost);
-        } else {
-            let cost = self.booked_cost(booked);
-            self.index.insert(index, Order::Unknown, cost);
+        let standing = match known {
+            Known::Load(known) if self.is_full(known, booked) => Standing::Full,
+            Known::Load(_) | Known::Nothing => Standing::Free,
+            Known::WasFull => Standing::Last,
+        };
+        self.stand(index, standing);
+        match known {
+            Known::Load(_) if standing == Standing::Full => self.index.remove(index),
+            Known::Load(_) => {
+                let cost = self.cost(known, booked).load();
+                self.index.insert(index, Order::Known, cost);
+            }
+            Known::Nothing => {
+                let cost = self.booked_cost(booked);
+                self.index.insert(index, Order::Unknown, cost);
+            }
+            Known::WasFull => {
+                let cost = self.booked_cost(booked);
+                self.index.insert(index, Order::Last, cost);
+            }
         }
     }
 
     /// The worker is gone.
-    pub(super) fn remove(&mut self, index: RowSlot, known: Option<&ForwardPassMetrics>) {
+    pub(super) fn remove(&mut self, index: RowSlot, known: Known<'_>) {
         self.forget(index, known);
+        self.stand(index, Standing::Free);
         self.index.remove(index);
     }
 
-    /// Whether the worker is known to be at or over the threshold, its reservations included.
+    /// The worker moved to another row.
+    pub(super) fn move_row(&mut self, from: RowSlot, to: RowSlot) {
+        self.states.move_value(from, to);
+        self.index.move_row(from, to);
+    }
+
+    /// There are no rows from this number on.
+    pub(super) fn shrink(&mut self, rows: u32) {
+        self.states.truncate(rows);
+        self.index.shrink(rows);
+    }
+
+    /// Whether the worker may be chosen.
     #[inline]
-    pub(super) fn is_saturated(&self, index: RowSlot) -> bool {
-        self.states[index].saturated
+    pub(super) fn standing(&self, index: RowSlot) -> Standing {
+        self.states[index].standing
+    }
+
+    /// Whether a worker is known to be at or over the threshold.
+    #[inline]
+    pub(super) fn any_full(&self) -> bool {
+        self.full_count > 0
+    }
+
+    /// The greater of what it says is in use and what was booked before it said so, for that may be the same; what was
+    /// booked since comes on top.
+    fn is_full(&self, known: &ForwardPassMetrics, booked: &Booked) -> bool {
+        let active = known.kv_stats.kv_active_blocks;
+        let unseen = booked.before.blocks.saturating_sub(active);
+        let extra = unseen.saturating_add(booked.since.blocks);
+        self.saturation
+            .is_some_and(|share| known.is_saturated(share, extra))
+    }
+
+    fn stand(&mut self, index: RowSlot, standing: Standing) {
+        let before = std::mem::replace(&mut self.states[index].standing, standing);
+        self.full_count += u64::from(standing == Standing::Full);
+        self.full_count -= u64::from(before == Standing::Full);
     }
 
     /// Every worker that may be chosen, in the order of its cost.
@@ -98,7 +173,8 @@ impl Pricing {
 
     /// What a worker of which this is known costs a request, but for its prefill.
     #[inline]
-    pub(super) fn cost(&self, known: Option<&ForwardPassMetrics>, booked: Booked) -> Cost {
+    pub(super) fn cost(&self, known: Known<'_>, booked: &Booked) -> Cost {
+        let known = known.load();
         let (active, waiting) = match known.map(load) {
             Some((active, waiting)) => (active as f64, waiting as f64),
             None => self.average(),
@@ -113,8 +189,9 @@ impl Pricing {
     }
 
     #[inline]
-    fn booked_cost(&self, booked: Booked) -> f64 {
-        self.booked_weight * booked.blocks as f64 + self.waiting_weight * booked.requests as f64
+    fn booked_cost(&self, booked: &Booked) -> f64 {
+        let requests = booked.requests() as f64;
+        self.booked_weight * booked.blocks() as f64 + self.waiting_weight * requests
     }
 
     /// Average blocks in use and requests waiting of the known workers; nothing if none is known.
@@ -132,8 +209,7 @@ impl Pricing {
 struct State {
     /// Its load went into the sums over the known workers.
     counted: bool,
-    /// It is at or over the threshold, its reservations included.
-    saturated: bool,
+    standing: Standing,
 }
 
 /// Blocks in use and requests waiting.

@@ -12,16 +12,22 @@ use crate::snapshot::Ticket;
 
 /// All outstanding reservations of one router: by number, by worker and by age.
 ///
-/// Workers are row numbers of the load table. Everything is constant time, and nothing is kept of a reservation that ended.
+/// A reservation is *held* until it is *detached*. Held ones end with their holder or with the worker's life; detached ones
+/// also when they are seen, or too old. Workers are row numbers of the load table. Nothing is kept of a reservation that
+/// ended, and everything is constant time, but for detaching in another order than was booked.
 #[derive(Debug)]
 pub(crate) struct Reservations {
     router: u64,
     issued: u64,
     outstanding: Slab<ReservationSlot, Reservation>,
     by_number: HashMap<u64, ReservationSlot, RandomState>,
-    age_links: Links<ReservationSlot>,
+    /// The detached ones of all workers, in the order in which they were detached.
     by_age: Chain<ReservationSlot>,
+    age_links: Links<ReservationSlot>,
+    /// The held and the detached ones of each worker.
     row_links: Links<ReservationSlot>,
+    /// Those of each worker that its last report cannot have seen.
+    unseen_links: Links<ReservationSlot>,
     rows: BySlot<RowSlot, Booked>,
 }
 
@@ -36,24 +42,84 @@ struct Reservation {
     row: RowSlot,
     blocks: u64,
     booked_at: Instant,
+    detached_at: Option<Instant>,
+    /// It was booked before the worker's last report.
+    before: bool,
 }
 
-/// What is booked on one worker.
+/// What is booked on one worker, in two sums: the worker's last report may have seen the one, and cannot have seen the
+/// other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Booked {
-    chain: Chain<ReservationSlot>,
-    /// Blocks that the requests will need.
+    held: Chain<ReservationSlot>,
+    detached: Chain<ReservationSlot>,
+    unseen: Chain<ReservationSlot>,
+    /// Booked before the last report.
+    pub(crate) before: Sum,
+    /// Booked since.
+    pub(crate) since: Sum,
+}
+
+/// Blocks and requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Sum {
     pub(crate) blocks: u64,
-    /// Requests.
     pub(crate) requests: u64,
+}
+
+impl Sum {
+    #[inline]
+    fn add(&mut self, blocks: u64) {
+        self.blocks = self.blocks.saturating_add(blocks);
+        self.requests += 1;
+    }
+
+    #[inline]
+    fn take(&mut self, blocks: u64) {
+        self.requests -= 1;
+        self.blocks = if self.requests == 0 {
+            0
+        } else {
+            self.blocks.saturating_sub(blocks)
+        };
+    }
 }
 
 impl Booked {
     const NOTHING: Self = Self {
-        chain: Chain::EMPTY,
-        blocks: 0,
-        requests: 0,
+        held: Chain::EMPTY,
+        detached: Chain::EMPTY,
+        unseen: Chain::EMPTY,
+        before: Sum {
+            blocks: 0,
+            requests: 0,
+        },
+        since: Sum {
+            blocks: 0,
+            requests: 0,
+        },
     };
+
+    /// Blocks of both sums.
+    #[inline]
+    pub(crate) fn blocks(&self) -> u64 {
+        self.before.blocks.saturating_add(self.since.blocks)
+    }
+
+    /// Requests of both sums.
+    #[inline]
+    pub(crate) fn requests(&self) -> u64 {
+        self.before.requests + self.since.requests
+    }
+
+    #[inline]
+    fn sum(&mut self, before: bool) -> &mut Sum {
+        if before {
+            &mut self.before
+        } else {
+            &mut self.since
+        }
+    }
 }
 
 impl Reservations {
@@ -64,9 +130,10 @@ impl Reservations {
             issued: 0,
             outstanding: Slab::default(),
             by_number: HashMap::default(),
-            age_links: Links::default(),
             by_age: Chain::EMPTY,
+            age_links: Links::default(),
             row_links: Links::default(),
+            unseen_links: Links::default(),
             rows: BySlot::new(Booked::NOTHING),
         }
     }
@@ -78,11 +145,11 @@ impl Reservations {
 
     /// What is booked on the worker in `row`.
     #[inline]
-    pub(crate) fn booked(&self, row: RowSlot) -> Booked {
-        self.rows[row]
+    pub(crate) fn booked(&self, row: RowSlot) -> &Booked {
+        self.rows.at(row)
     }
 
-    /// Books one request of `blocks` on the worker in `row`.
+    /// Books one request of `blocks` on the worker in `row`; it is held.
     pub(crate) fn book(&mut self, row: RowSlot, blocks: u64, now: Instant) -> Ticket {
         self.issued += 1;
         let reservation = Reservation {
@@ -90,13 +157,14 @@ impl Reservations {
             row,
             blocks,
             booked_at: now,
+            detached_at: None,
+            before: false,
         };
         let slot = self.outstanding.insert(reservation);
         let booked = &mut self.rows[row];
-        booked.blocks = booked.blocks.saturating_add(blocks);
-        booked.requests += 1;
-        self.row_links.push_back(&mut booked.chain, slot);
-        self.age_links.push_back(&mut self.by_age, slot);
+        booked.since.add(blocks);
+        self.row_links.push_back(&mut booked.held, slot);
+        self.unseen_links.push_back(&mut booked.unseen, slot);
         self.by_number.insert(reservation.number, slot);
         Ticket {
             router: self.router,
@@ -104,12 +172,36 @@ impl Reservations {
         }
     }
 
-    /// Ends the reservation under `ticket`; the row it was on, if it was outstanding.
-    pub(crate) fn release(&mut self, ticket: Ticket) -> Option<RowSlot> {
-        if ticket.router != self.router {
+    /// The reservation is no longer held. The row it is on, if it was held.
+    pub(crate) fn detach(&mut self, ticket: Ticket, now: Instant) -> Option<RowSlot> {
+        let slot = self.find(ticket)?;
+        let reservation = self.outstanding.get_mut(slot)?;
+        if reservation.detached_at.is_some() {
             return None;
         }
-        let slot = *self.by_number.get(&ticket.number)?;
+        reservation.detached_at = Some(now);
+        let (row, number) = (reservation.row, reservation.number);
+        let booked = &mut self.rows[row];
+        self.row_links.remove(&mut booked.held, slot);
+        // Mostly it is the last, so its place is looked for from the back.
+        let mut previous = booked.detached.back();
+        while let Some(place) = previous
+            && self
+                .outstanding
+                .get(place)
+                .is_some_and(|r| r.number > number)
+        {
+            previous = self.row_links.previous(place);
+        }
+        self.row_links
+            .insert_behind(&mut booked.detached, previous, slot);
+        self.age_links.push_back(&mut self.by_age, slot);
+        Some(row)
+    }
+
+    /// Ends the reservation under `ticket`; the row it was on, if it was outstanding.
+    pub(crate) fn release(&mut self, ticket: Ticket) -> Option<RowSlot> {
+        let slot = self.find(ticket)?;
         self.end(slot)
     }
 
@@ -123,36 +215,95 @@ impl Reservations {
         ticket.router == self.router
     }
 
-    /// Ends the worker's reservations up to the one it admitted; how many that were.
-    pub(crate) fn settle_admitted(&mut self, row: RowSlot, ticket: Ticket) -> u64 {
-        self.end_while(row, |reservation| reservation.number <= ticket.number)
+    /// The worker reported: what was booked until then it may have seen. Each reservation is moved once at most.
+    pub(crate) fn note_report(&mut self, row: RowSlot, reported_at: Instant) {
+        if self.rows.at(row).unseen.is_empty() {
+            return;
+        }
+        let booked = &mut self.rows[row];
+        while let Some(slot) = booked.unseen.front()
+            && let Some(reservation) = self.outstanding.get_mut(slot)
+            && reservation.booked_at <= reported_at
+        {
+            reservation.before = true;
+            self.unseen_links.remove(&mut booked.unseen, slot);
+            booked.since.take(reservation.blocks);
+            booked.before.add(reservation.blocks);
+        }
     }
 
-    /// Ends the worker's reservations that are at least `settle` old; how many that were.
-    pub(crate) fn settle_reported(&mut self, row: RowSlot, settle: Duration, now: Instant) -> u64 {
-        self.end_while(row, |reservation| {
-            now.saturating_duration_since(reservation.booked_at) >= settle
+    /// Ends the worker's detached reservations up to the one with this number, which it admitted; how many that were.
+    pub(crate) fn settle_admitted(&mut self, row: RowSlot, number: u64) -> u64 {
+        self.end_detached_while(row, |reservation| reservation.number <= number)
+    }
+
+    /// Ends the worker's detached reservations that were at least `settle` old when it reported; how many that were.
+    pub(crate) fn settle_reported(
+        &mut self,
+        row: RowSlot,
+        settle: Duration,
+        reported_at: Instant,
+    ) -> u64 {
+        self.end_detached_while(row, |reservation| {
+            let age = reported_at.checked_duration_since(reservation.booked_at);
+            age.is_some_and(|age| age >= settle)
         })
     }
 
     /// Ends all reservations of the worker; how many that were.
     pub(crate) fn end_all(&mut self, row: RowSlot) -> u64 {
-        self.end_while(row, |_| true)
+        let mut ended = self.end_detached_while(row, |_| true);
+        while let Some(slot) = self.rows.at(row).held.front() {
+            self.end(slot);
+            ended += 1;
+        }
+        ended
     }
 
-    /// Ends the oldest reservation if it is at least `ttl` old; the row it was on.
+    /// Ends the reservation that was detached first, if that is at least `ttl` ago; the row it was on.
     pub(crate) fn pop_expired(&mut self, ttl: Duration, now: Instant) -> Option<RowSlot> {
         let slot = self.by_age.front()?;
-        let oldest = self.outstanding.get(slot)?;
-        if now.saturating_duration_since(oldest.booked_at) < ttl {
+        let detached_at = self.outstanding.get(slot)?.detached_at?;
+        if now.saturating_duration_since(detached_at) < ttl {
             return None;
         }
         self.end(slot)
     }
 
-    fn end_while(&mut self, row: RowSlot, ends: impl Fn(&Reservation) -> bool) -> u64 {
+    /// The worker moved to another row.
+    pub(crate) fn move_row(&mut self, from: RowSlot, to: RowSlot) {
+        let booked = *self.rows.at(from);
+        if booked.requests() == 0 {
+            return;
+        }
+        self.rows.move_value(from, to);
+        for chain in [booked.held, booked.detached] {
+            let mut next = chain.front();
+            while let Some(slot) = next {
+                if let Some(reservation) = self.outstanding.get_mut(slot) {
+                    reservation.row = to;
+                }
+                next = self.row_links.next(slot);
+            }
+        }
+    }
+
+    /// There are no rows from this number on; gives back what is not needed.
+    pub(crate) fn shrink(&mut self, rows: u32) {
+        self.rows.truncate(rows);
+        self.by_number.shrink_to(2 * self.by_number.len());
+    }
+
+    fn find(&self, ticket: Ticket) -> Option<ReservationSlot> {
+        if ticket.router != self.router {
+            return None;
+        }
+        self.by_number.get(&ticket.number).copied()
+    }
+
+    fn end_detached_while(&mut self, row: RowSlot, ends: impl Fn(&Reservation) -> bool) -> u64 {
         let mut ended = 0;
-        while let Some(slot) = self.booked(row).chain.front()
+        while let Some(slot) = self.rows.at(row).detached.front()
             && self.outstanding.get(slot).is_some_and(&ends)
         {
             self.end(slot);
@@ -164,18 +315,36 @@ impl Reservations {
     fn end(&mut self, slot: ReservationSlot) -> Option<RowSlot> {
         let reservation = self.outstanding.remove(slot)?;
         let booked = &mut self.rows[reservation.row];
-        booked.requests -= 1;
-        booked.blocks = if booked.requests == 0 {
-            0
+        booked.sum(reservation.before).take(reservation.blocks);
+        if !reservation.before {
+            self.unseen_links.remove(&mut booked.unseen, slot);
+        }
+        if reservation.detached_at.is_some() {
+            self.row_links.remove(&mut booked.detached, slot);
+            self.age_links.remove(&mut self.by_age, slot);
         } else {
-            booked.blocks.saturating_sub(reservation.blocks)
-        };
-        self.row_links.remove(&mut booked.chain, slot);
-        self.age_links.remove(&mut self.by_age, slot);
+            self.row_links.remove(&mut booked.held, slot);
+        }
         self.by_number.remove(&reservation.number);
+        if self.by_number.is_empty() && self.outstanding.slots() > FEW {
+            self.give_back();
+        }
         Some(reservation.row)
     }
+
+    /// Nothing is outstanding: what many were kept in is given back.
+    #[cold]
+    fn give_back(&mut self) {
+        self.outstanding = Slab::default();
+        self.by_number = HashMap::default();
+        self.age_links = Links::default();
+        self.row_links = Links::default();
+        self.unseen_links = Links::default();
+    }
 }
+
+/// Reservations whose memory is kept once they have ended: 0.2 MiB.
+const FEW: u32 = 1024;
 
 #[cfg(test)]
 mod tests {
@@ -192,6 +361,11 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(30);
 
+    fn booked(reservations: &Reservations, number: u32) -> (u64, u64) {
+        let booked = reservations.booked(row(number));
+        (booked.blocks(), booked.requests())
+    }
+
     #[test]
     fn reservations_end_by_release_watermark_age_and_expiry_and_leave_nothing_behind() {
         let start = now();
@@ -200,8 +374,16 @@ mod tests {
         let tickets: Vec<_> = (0..5)
             .map(|n| reservations.book(row(n as u32 % 2), 10 + n, at(n)))
             .collect();
-        let booked = reservations.booked(row(0));
-        assert_eq!((booked.blocks, booked.requests), (36, 3));
+        assert_eq!(booked(&reservations, 0), (36, 3));
+        // Held: nothing is seen, and nothing expires.
+        assert_eq!(reservations.settle_admitted(row(0), 5), 0);
+        assert_eq!(reservations.settle_reported(row(0), TTL, at(60_000)), 0);
+        assert_eq!(reservations.pop_expired(TTL, at(60_000)), None);
+        for ticket in &tickets {
+            let on = row((ticket.number as u32 - 1) % 2);
+            assert_eq!(reservations.detach(*ticket, at(5)), Some(on));
+            assert_eq!(reservations.detach(*ticket, at(9)), None);
+        }
 
         assert_eq!(reservations.release(tickets[2]), Some(row(0)));
         assert_eq!(reservations.release(tickets[2]), None);
@@ -210,20 +392,82 @@ mod tests {
             number: 1,
         };
         assert_eq!(reservations.release(foreign), None);
-        assert_eq!(reservations.settle_admitted(row(1), tickets[1]), 1);
-        assert_eq!(reservations.booked(row(1)).requests, 1);
+        assert_eq!(reservations.detach(foreign, at(9)), None);
+        assert_eq!(
+            reservations.settle_admitted(row(1), tickets[1].number),
+            1
+        );
+        assert_eq!(booked(&reservations, 1).1, 1);
         assert_eq!(
             reservations.settle_reported(row(0), Duration::from_millis(3), at(3)),
             1
         );
-        assert_eq!(reservations.pop_expired(TTL, at(30_002)), None);
-        assert_eq!(reservations.pop_expired(TTL, at(30_004)), Some(row(1)));
-        assert_eq!(reservations.pop_expired(TTL, at(30_004)), Some(row(0)));
+        assert_eq!(reservations.pop_expired(TTL, at(30_004)), None);
+        assert_eq!(reservations.pop_expired(TTL, at(30_005)), Some(row(1)));
+        assert_eq!(reservations.pop_expired(TTL, at(30_005)), Some(row(0)));
         assert_eq!(reservations.len(), 0);
-        let booked = reservations.booked(row(0));
-        assert_eq!((booked.blocks, booked.requests), (0, 0));
+        assert_eq!(booked(&reservations, 0), (0, 0));
         assert!(reservations.by_age.is_empty());
         assert_eq!(reservations.outstanding.iter().count(), 0);
+    }
+
+    #[test]
+    fn detached_in_any_order_they_stand_in_the_order_of_their_numbers() {
+        let now = now();
+        let mut reservations = Reservations::new(9);
+        let tickets: Vec<_> = (0..6)
+            .map(|n| reservations.book(row(0), n, now))
+            .collect();
+        for n in [3, 1, 5, 0, 2] {
+            reservations.detach(tickets[n], now);
+        }
+        assert_eq!(reservations.settle_admitted(row(0), 3), 3);
+        assert_eq!(reservations.settle_admitted(row(0), 4), 1);
+        assert_eq!(reservations.detach(tickets[4], now), Some(row(0)));
+        assert_eq!(reservations.settle_admitted(row(0), 5), 1);
+        assert_eq!(reservations.end_all(row(0)), 1);
+    }
+
+    #[test]
+    fn a_report_moves_what_it_may_have_seen_once() {
+        let start = now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut reservations = Reservations::new(9);
+        let tickets: Vec<_> = (1..=4)
+            .map(|n| reservations.book(row(0), 1 << n, at(n)))
+            .collect();
+        let sums = |reservations: &Reservations| {
+            let booked = reservations.booked(row(0));
+            (booked.before.blocks, booked.since.blocks)
+        };
+        assert_eq!(sums(&reservations), (0, 30));
+        reservations.note_report(row(0), at(2));
+        assert_eq!(sums(&reservations), (6, 24));
+        reservations.note_report(row(0), at(1));
+        reservations.release(tickets[0]);
+        reservations.release(tickets[2]);
+        assert_eq!(sums(&reservations), (4, 16));
+        reservations.note_report(row(0), at(9));
+        assert_eq!(sums(&reservations), (20, 0));
+        reservations.move_row(row(0), row(7));
+        assert_eq!(reservations.release(tickets[3]), Some(row(7)));
+        assert_eq!(reservations.end_all(row(7)), 1);
+        assert_eq!(reservations.end_all(row(0)), 0);
+        assert!(reservations.booked(row(7)).unseen.is_empty());
+    }
+
+    #[test]
+    fn what_many_were_kept_in_is_given_back() {
+        let now = now();
+        let mut reservations = Reservations::new(9);
+        for _ in 0..=FEW {
+            reservations.book(row(0), 1, now);
+        }
+        assert_eq!(reservations.end_all(row(0)), u64::from(FEW) + 1);
+        assert_eq!(reservations.outstanding.slots(), 0);
+        let next = reservations.book(row(0), 1, now);
+        assert_eq!(next.number, u64::from(FEW) + 2);
+        assert_eq!(reservations.release(next), Some(row(0)));
     }
 
     #[test]
@@ -242,8 +486,8 @@ mod tests {
         let mut reservations = Reservations::new(9);
         reservations.book(row(0), u64::MAX, now);
         reservations.book(row(0), u64::MAX, now);
-        assert_eq!(reservations.booked(row(0)).blocks, u64::MAX);
+        assert_eq!(booked(&reservations, 0), (u64::MAX, 2));
         assert_eq!(reservations.end_all(row(0)), 2);
-        assert_eq!(reservations.booked(row(0)).blocks, 0);
+        assert_eq!(booked(&reservations, 0), (0, 0));
     }
 }

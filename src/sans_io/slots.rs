@@ -67,7 +67,7 @@ impl<K, T> Default for Slab<K, T> {
 impl<K: Key, T> Slab<K, T> {
     /// Keeps the value in a slot that is free.
     pub(crate) fn insert(&mut self, value: T) -> K {
-        if let Some(key) = self.free.pop() {
+        if let Some(key) = self.pop_free() {
             self.entries[place(key)] = Some(value);
             return key;
         }
@@ -102,6 +102,31 @@ impl<K: Key, T> Slab<K, T> {
     pub(crate) fn slots(&self) -> u32 {
         self.entries.len() as u32
     }
+
+    /// Drops the free slots at the end, then moves the value in the last slot to a free one before it. From where to
+    /// where; `None`: there is no free slot.
+    pub(crate) fn move_last(&mut self) -> Option<(K, K)> {
+        while let Some(None) = self.entries.last() {
+            self.entries.pop();
+        }
+        let to = self.pop_free()?;
+        self.entries[place(to)] = self.entries.pop()?;
+        Some((K::new(self.entries.len() as u32), to))
+    }
+
+    /// Gives back the memory of slots that were dropped.
+    pub(crate) fn shrink(&mut self) {
+        let slots = self.slots();
+        self.free.retain(|key| key.number() < slots);
+        self.free.shrink_to_fit();
+        self.entries.shrink_to_fit();
+    }
+
+    /// A slot that is free: what was dropped at the end is none.
+    fn pop_free(&mut self) -> Option<K> {
+        let slots = self.entries.len();
+        std::iter::from_fn(|| self.free.pop()).find(|key| place(*key) < slots)
+    }
 }
 
 /// A value for each slot of somebody else's slab: reading where nothing was written gives `empty`, writing makes room.
@@ -121,6 +146,12 @@ impl<K: Key, T: Copy> BySlot<K, T> {
         }
     }
 
+    /// The value of a slot, where it is.
+    #[inline]
+    pub(crate) fn at(&self, key: K) -> &T {
+        self.values.get(place(key)).unwrap_or(&self.empty)
+    }
+
     /// Every value is empty.
     pub(crate) fn clear(&mut self) {
         self.values.clear();
@@ -129,6 +160,18 @@ impl<K: Key, T: Copy> BySlot<K, T> {
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut T)> {
         let values = self.values.iter_mut().enumerate();
         values.map(|(number, value)| (K::new(number as u32), value))
+    }
+
+    /// The value of a slot that was moved goes with it.
+    pub(crate) fn move_value(&mut self, from: K, to: K) {
+        let value = std::mem::replace(&mut self[from], self.empty);
+        self[to] = value;
+    }
+
+    /// Forgets the values of slots from this number on, and gives their memory back.
+    pub(crate) fn truncate(&mut self, slots: u32) {
+        self.values.truncate(slots as usize);
+        self.values.shrink_to_fit();
     }
 
     #[cold]
@@ -182,6 +225,11 @@ impl<K: Key> Chain<K> {
     }
 
     #[inline]
+    pub(crate) fn back(self) -> Option<K> {
+        (self.back != NIL).then(|| K::new(self.back))
+    }
+
+    #[inline]
     pub(crate) fn is_empty(self) -> bool {
         self.front == NIL
     }
@@ -222,6 +270,47 @@ impl<K: Key> Links<K> {
             self.0[K::new(chain.back)].next = slot.number();
         }
         chain.back = slot.number();
+    }
+
+    /// Inserts `slot`, which must not be in any chain of these links, behind `previous` or at the front.
+    pub(crate) fn insert_behind(&mut self, chain: &mut Chain<K>, previous: Option<K>, slot: K) {
+        let Some(previous) = previous else {
+            self.0[slot] = Neighbours {
+                previous: NIL,
+                next: chain.front,
+            };
+            match chain.front() {
+                Some(front) => self.0[front].previous = slot.number(),
+                None => chain.back = slot.number(),
+            }
+            chain.front = slot.number();
+            return;
+        };
+        let next = self.0[previous].next;
+        if next == NIL {
+            self.push_back(chain, slot);
+            return;
+        }
+        self.0[slot] = Neighbours {
+            previous: previous.number(),
+            next,
+        };
+        self.0[previous].next = slot.number();
+        self.0[K::new(next)].previous = slot.number();
+    }
+
+    /// The slot before this one in its chain.
+    #[inline]
+    pub(crate) fn previous(&self, slot: K) -> Option<K> {
+        let previous = self.0[slot].previous;
+        (previous != NIL).then(|| K::new(previous))
+    }
+
+    /// The slot behind this one in its chain.
+    #[inline]
+    pub(crate) fn next(&self, slot: K) -> Option<K> {
+        let next = self.0[slot].next;
+        (next != NIL).then(|| K::new(next))
     }
 
     /// Takes `slot` out of `chain`, which must hold it.
@@ -287,6 +376,47 @@ mod tests {
         }
         assert!(chain.is_empty());
         assert_eq!(slots(&links, chain), [0; 0]);
+    }
+
+    #[test]
+    fn a_slot_is_inserted_behind_any_other() {
+        let (mut links, mut chain) = (Links::default(), Chain::EMPTY);
+        links.insert_behind(&mut chain, None, Slot(5));
+        links.insert_behind(&mut chain, None, Slot(1));
+        links.insert_behind(&mut chain, Some(Slot(5)), Slot(9));
+        links.insert_behind(&mut chain, Some(Slot(1)), Slot(3));
+        assert_eq!(slots(&links, chain), [1, 3, 5, 9]);
+        assert_eq!(chain.back(), Some(Slot(9)));
+        assert_eq!(links.previous(Slot(5)), Some(Slot(3)));
+        assert_eq!(links.next(Slot(3)), Some(Slot(5)));
+        assert_eq!((links.previous(Slot(1)), links.next(Slot(9))), (None, None));
+        links.remove(&mut chain, Slot(3));
+        assert_eq!(slots(&links, chain), [1, 5, 9]);
+    }
+
+    #[test]
+    fn what_lives_moves_to_the_front_and_the_rest_is_given_back() {
+        let mut slab: Slab<Slot, u32> = Slab::default();
+        let mut kept = BySlot::new(0);
+        for n in 0..100 {
+            let slot = slab.insert(n);
+            kept[slot] = n;
+        }
+        for n in 0..97 {
+            slab.remove(Slot(n));
+        }
+        slab.remove(Slot(98));
+        while let Some((from, to)) = slab.move_last() {
+            kept.move_value(from, to);
+        }
+        slab.shrink();
+        kept.truncate(slab.slots());
+        assert_eq!(slab.slots(), 2);
+        let mut values: Vec<_> = slab.iter().map(|(slot, n)| (kept[slot], *n)).collect();
+        values.sort_unstable();
+        assert_eq!(values, [(97, 97), (99, 99)]);
+        assert_eq!(kept[Slot(50)], 0);
+        assert_eq!(slab.insert(7), Slot(2));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::{
     collections::HashMap,
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Instant,
 };
 
 use foldhash::fast::RandomState;
@@ -10,14 +11,16 @@ use smallvec::SmallVec;
 
 use super::{
     counts::TableCounts,
-    pricing::Pricing,
+    deadlines::Deadlines,
+    pricing::{Pricing, Standing},
     reservations::Reservations,
+    rows::{Row, Stale},
     sequences::{Publishers, Verdict},
-    slots::{Chain, Key, Links, RowSlot, Slab},
+    slots::{RowSlot, Slab},
 };
 use crate::{
     config::RouterConfig,
-    metrics::{ForwardPassMetrics, WorkerId, WorkerRank},
+    metrics::{WorkerId, WorkerRank},
     snapshot::{LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, Ticket, WorkerLoad},
     stamp,
 };
@@ -25,8 +28,12 @@ use crate::{
 /// The router's table of workers, and the choice among them.
 ///
 /// Call protocol: [`handle_snapshot`](Self::handle_snapshot) takes load in, [`select`](Self::select) chooses and books,
-/// [`release`](Self::release) ends a reservation. Expiry and staleness need no timer: `select` deals first with what has
-/// expired by its `now`.
+/// [`release`](Self::release) ends a reservation, and [`detach`](Self::detach) lets it end by itself. Expiry and staleness
+/// need no timer: `select` deals first with what has expired by its `now`.
+///
+/// What it infers goes by when a worker reported, never by when a snapshot arrived: `WorkerLoad::reported` before the
+/// snapshot was built. Where that is not said, a load of a change counts as a report of the moment in which its snapshot was
+/// built, and a load of a full snapshot as none.
 #[derive(Debug)]
 pub struct LoadTable {
     pub(super) config: RouterConfig,
@@ -37,27 +44,32 @@ pub struct LoadTable {
     pub(super) reservations: Reservations,
     pub(super) pricing: Pricing,
     pub(super) counts: TableCounts,
-    publishers: Publishers,
-    /// Workers with reservations, in the order of their last sign of life.
-    silent: Chain<RowSlot>,
-    silent_links: Links<RowSlot>,
+    pub(super) publishers: Publishers,
+    /// When workers turn stale, or are taken from an owner who is silent.
+    pub(super) deadlines: Deadlines,
+    /// Loads kept beside those of the workers' owners.
+    pub(super) kept_out: usize,
+    /// Held by everything that walks over the rows in pieces: meanwhile none may move.
+    pub(super) walks: Arc<()>,
+    pub(super) tidying: bool,
     applied: u64,
 }
 
 /// A snapshot that is being taken over.
 #[derive(Debug)]
 pub struct PartialSnapshot {
-    number: u64,
-    publisher: PublisherId,
+    pub(super) number: u64,
+    pub(super) publisher: PublisherId,
     sequence: u64,
-    kind: SnapshotKind,
+    pub(super) kind: SnapshotKind,
     /// Judged when its first piece is taken over.
-    verdict: Option<Verdict>,
+    pub(super) verdict: Option<Verdict>,
     left: std::vec::IntoIter<WorkerRank>,
     workers: std::vec::IntoIter<WorkerLoad>,
-    built_at: Option<Instant>,
+    pub(super) built_at: Option<Instant>,
     /// Rows looked at for workers that are gone by it.
-    swept: u32,
+    pub(super) swept: u32,
+    walk: Option<Arc<()>>,
 }
 
 impl PartialSnapshot {
@@ -66,31 +78,6 @@ impl PartialSnapshot {
     pub fn built_at(mut self, at: Instant) -> Self {
         self.built_at = Some(at);
         self
-    }
-}
-
-/// One worker rank.
-#[derive(Debug)]
-pub(super) struct Row {
-    pub(super) worker: WorkerRank,
-    pub(super) owner: PublisherId,
-    pub(super) life: u64,
-    pub(super) metrics: Option<ForwardPassMetrics>,
-    pub(super) arrived_at: Instant,
-    pub(super) stale: bool,
-    /// It has echoed a ticket in this life.
-    echoes: bool,
-    /// It stands in the list of silent workers, since then.
-    silent_since: Option<Instant>,
-    /// The last snapshot that named it.
-    named_in: u64,
-}
-
-impl Row {
-    /// Its newest metrics, unless they are too old to go by.
-    #[inline]
-    pub(super) fn known(&self) -> Option<&ForwardPassMetrics> {
-        self.metrics.as_ref().filter(|_| !self.stale)
     }
 }
 
@@ -108,9 +95,11 @@ impl LoadTable {
             reservations: Reservations::new(stamp::next()),
             pricing: Pricing::new(&config),
             counts: TableCounts::default(),
-            publishers: Publishers::default(),
-            silent: Chain::EMPTY,
-            silent_links: Links::default(),
+            publishers: Publishers::new(config.stale_after(), config.max_publishers()),
+            deadlines: Deadlines::default(),
+            kept_out: 0,
+            walks: Arc::new(()),
+            tidying: false,
             applied: 0,
             config,
         }
@@ -159,6 +148,7 @@ impl LoadTable {
             left: snapshot.left.into_iter(),
             workers: snapshot.workers.into_iter(),
             swept: 0,
+            walk: None,
         }
     }
 
@@ -170,33 +160,37 @@ impl LoadTable {
         most: usize,
         now: Instant,
     ) -> Option<SnapshotAck> {
-        let publisher = taking.publisher;
+        let built_at = *taking.built_at.get_or_insert(now);
+        taking.built_at = Some(built_at.min(now));
         let verdict = match taking.verdict {
             Some(verdict) => verdict,
-            None => self.judge(taking),
+            None => self.judge(taking, now),
         };
-        if verdict == Verdict::Superseded {
-            self.counts.superseded += 1;
-            return Some(SnapshotAck::Superseded);
-        }
-        if taking.kind == SnapshotKind::Closed {
-            if !self.sweep(taking, most) {
-                return None;
+        match verdict {
+            Verdict::Superseded => {
+                self.counts.superseded += 1;
+                return Some(SnapshotAck::Superseded);
             }
+            Verdict::Refused => {
+                self.counts.refused_publishers += 1;
+                return Some(SnapshotAck::Superseded);
+            }
+            Verdict::Untold => {
+                self.counts.untold += 1;
+                self.counts.need_full += 1;
+                return Some(SnapshotAck::NeedFull);
+            }
+            Verdict::Next | Verdict::TakesOver | Verdict::Gap => {}
+        }
+        if !self.take_over_more(taking, most, now) {
+            taking.walk.get_or_insert_with(|| self.walks.clone());
+            return None;
+        }
+        taking.walk = None;
+        self.tidy();
+        if taking.kind == SnapshotKind::Closed {
             self.counts.closed += 1;
             return Some(SnapshotAck::Applied);
-        }
-        for worker in taking.left.by_ref().take(most) {
-            self.remove_owned(worker, |owner| owner.id == publisher.id);
-        }
-        if taking.left.len() > 0 {
-            return None;
-        }
-        for load in taking.workers.by_ref().take(most) {
-            self.handle_load(publisher, load, taking.number, now);
-        }
-        if taking.workers.len() > 0 || !self.sweep(taking, most) {
-            return None;
         }
         self.counts.applied += 1;
         if verdict == Verdict::Gap {
@@ -206,12 +200,34 @@ impl LoadTable {
         Some(SnapshotAck::Applied)
     }
 
-    fn judge(&mut self, taking: &mut PartialSnapshot) -> Verdict {
+    /// Whether it has all been taken over.
+    fn take_over_more(&mut self, taking: &mut PartialSnapshot, most: usize, now: Instant) -> bool {
+        if taking.kind == SnapshotKind::Closed {
+            return self.sweep(taking, most, now);
+        }
+        for worker in taking.left.by_ref().take(most) {
+            self.handle_left(taking.publisher, worker, now);
+        }
+        if taking.left.len() > 0 {
+            return false;
+        }
+        for _ in 0..most {
+            let Some(load) = taking.workers.next() else {
+                break;
+            };
+            self.handle_load(taking, load, now);
+        }
+        taking.workers.len() == 0 && self.sweep(taking, most, now)
+    }
+
+    fn judge(&mut self, taking: &mut PartialSnapshot, now: Instant) -> Verdict {
         let (publisher, sequence) = (taking.publisher, taking.sequence);
         let verdict = match taking.kind {
-            SnapshotKind::Closed if self.publishers.close(publisher, sequence) => Verdict::Next,
+            SnapshotKind::Closed if self.publishers.close(publisher, sequence, now) => {
+                Verdict::Next
+            }
             SnapshotKind::Closed => Verdict::Superseded,
-            kind => self.publishers.judge(publisher, sequence, kind),
+            kind => self.publishers.judge(publisher, sequence, kind, now),
         };
         taking.verdict = Some(verdict);
         verdict
@@ -229,222 +245,114 @@ impl LoadTable {
         row.is_some()
     }
 
-    /// Ends reservations that have lived too long and finds workers that have been silent for too long.
+    /// Nobody holds the reservation any more: it may end by itself. What its worker has reported or echoed since it was
+    /// booked counts at once, and its `reservation_ttl` begins now. `false`: it was not held.
+    pub fn detach(&mut self, ticket: Ticket, now: Instant) -> bool {
+        let row = self.reservations.detach(ticket, now);
+        if let Some(row) = row {
+            self.settle(row);
+            self.reprice(row);
+        }
+        row.is_some()
+    }
+
+    /// Ends reservations that have stood too long, a piece of them at most, and finds workers that have been silent for too
+    /// long, all of them.
     pub(crate) fn expire(&mut self, now: Instant) {
         let ttl = self.config.reservation_ttl();
-        while let Some(row) = self.reservations.pop_expired(ttl, now) {
+        for _ in 0..EXPIRED_A_CHOICE {
+            let Some(row) = self.reservations.pop_expired(ttl, now) else {
+                break;
+            };
             self.counts.expired += 1;
             self.reprice(row);
         }
-        while let Some(index) = self.silent.front() {
-            let Some(row) = self.rows.get_mut(index) else {
-                break;
-            };
-            let silence = row
-                .silent_since
-                .map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-            if silence < self.config.stale_after() {
-                break;
-            }
-            self.pricing.forget(index, row.known());
-            row.stale = true;
-            row.silent_since = None;
-            self.silent_links.remove(&mut self.silent, index);
-            self.counts.went_stale += 1;
-            self.reprice(index);
+        while let Some(index) = self.deadlines.pop(now) {
+            self.look_at(index, now);
         }
+    }
+
+    /// The worker may have been silent for too long.
+    fn look_at(&mut self, index: RowSlot, now: Instant) {
+        let stale_after = self.config.stale_after();
+        let overdue = |since: Option<Instant>| {
+            let deadline = since.and_then(|since| since.checked_add(stale_after));
+            deadline.is_some_and(|deadline| deadline <= now)
+        };
+        let Some(row) = self.rows.get(index) else {
+            return;
+        };
+        if overdue(row.challenged_since()) {
+            self.oust(index, now);
+        }
+        let Some(row) = self.rows.get_mut(index) else {
+            return;
+        };
+        if row.stale.is_none() && overdue(row.silent_since()) {
+            let full = self.pricing.standing(index) == Standing::Full;
+            self.pricing.forget(index, row.known());
+            row.stale = Some(if full {
+                Stale::WasFull
+            } else {
+                Stale::Average
+            });
+            self.counts.went_stale += 1;
+        }
+        self.reprice(index);
     }
 
     /// Books a request on the worker in `index`.
     pub(super) fn book(&mut self, index: RowSlot, blocks: u64, now: Instant) -> Ticket {
         let ticket = self.reservations.book(index, blocks, now);
-        let row = self.rows.get_mut(index);
-        if let Some(row) = row.filter(|row| row.silent_since.is_none() && !row.stale) {
-            row.silent_since = Some(now);
-            self.silent_links.push_back(&mut self.silent, index);
+        if let Some(row) = self.rows.get_mut(index) {
+            row.busy_since.get_or_insert(now);
         }
         self.reprice(index);
         ticket
     }
 
+    /// Ends the reservations that what is known of the worker has seen, and tells the others what it may have seen.
+    pub(super) fn settle(&mut self, index: RowSlot) {
+        let Some(row) = self.rows.get(index) else {
+            return;
+        };
+        self.counts.admitted += self.reservations.settle_admitted(index, row.echoed);
+        if let Some(reported_at) = row.claim.reported_at {
+            let settle = self.config.settle();
+            let settle = if row.claim.echoed > 0 {
+                settle.max(self.config.stale_after())
+            } else {
+                settle
+            };
+            self.counts.settled += self
+                .reservations
+                .settle_reported(index, settle, reported_at);
+            self.reservations.note_report(index, reported_at);
+        }
+    }
+
     /// Puts the worker in `index` where its load belongs.
-    fn reprice(&mut self, index: RowSlot) {
+    pub(super) fn reprice(&mut self, index: RowSlot) {
         let booked = self.reservations.booked(index);
         let Some(row) = self.rows.get_mut(index) else {
             return;
         };
-        if booked.requests == 0 && row.silent_since.take().is_some() {
-            self.silent_links.remove(&mut self.silent, index);
+        if booked.requests() == 0 {
+            row.busy_since = None;
+            row.stale = None;
         }
         self.pricing.place(index, row.known(), booked);
-    }
-
-    fn handle_load(
-        &mut self,
-        publisher: PublisherId,
-        load: WorkerLoad,
-        snapshot: u64,
-        now: Instant,
-    ) {
-        let metrics = load.metrics.filter(|metrics| {
-            let finite = metrics.check().is_ok();
-            self.counts.rejected_loads += u64::from(!finite);
-            finite
-        });
-        let known = self.slots.get(&load.worker).copied();
-        let index = known.unwrap_or_else(|| self.insert(publisher, load.worker, load.life, now));
-        let Some(row) = self.rows.get_mut(index) else {
-            return;
+        let silent_since = row.silent_since().filter(|_| row.stale.is_none());
+        let since = match (silent_since, row.challenged_since()) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
         };
-        if load.life < row.life {
-            self.counts.late_loads += 1;
-            if row.owner.id == publisher.id {
-                // It lives all the same: a full snapshot that names it does not remove it.
-                row.named_in = snapshot;
-            }
-            return;
-        }
-        self.pricing.forget(index, row.known());
-        row.owner = publisher;
-        row.named_in = snapshot;
-        if load.life > row.life {
-            row.life = load.life;
-            row.metrics = None;
-            row.arrived_at = now;
-            row.echoes = false;
-            row.stale = false;
-            self.counts.dropped += self.reservations.end_all(index);
-        }
-        let reports = metrics.is_some();
-        if reports {
-            row.metrics = metrics;
-            row.arrived_at = now;
-            row.stale = false;
-        }
-        self.counts.loads += 1;
-        self.settle(index, &load.admitted, reports, now);
-        self.note_report(index, reports, now);
-        self.reprice(index);
-    }
-
-    /// Ends the reservations that a load of this worker has seen.
-    fn settle(&mut self, index: RowSlot, admitted: &[Ticket], reports: bool, now: Instant) {
-        let mut echoes = false;
-        for ticket in admitted {
-            if self.reservations.has_issued(*ticket) {
-                echoes = true;
-                self.counts.admitted += self.reservations.settle_admitted(index, *ticket);
-            } else if self.reservations.is_of_this_router(*ticket) {
-                self.counts.unknown_tickets += 1;
-            }
-        }
-        let Some(row) = self.rows.get_mut(index) else {
-            return;
-        };
-        row.echoes |= echoes;
-        if reports && !row.echoes {
-            let settle = self.config.settle();
-            self.counts.settled += self.reservations.settle_reported(index, settle, now);
-        }
-    }
-
-    /// A worker reported: if it has reservations, its silence begins anew.
-    fn note_report(&mut self, index: RowSlot, reports: bool, now: Instant) {
-        let booked = self.reservations.booked(index);
-        let Some(row) = self.rows.get_mut(index) else {
-            return;
-        };
-        if !reports || booked.requests == 0 {
-            return;
-        }
-        if row.silent_since.replace(now).is_some() {
-            self.silent_links.move_to_back(&mut self.silent, index);
-        } else {
-            self.silent_links.push_back(&mut self.silent, index);
-        }
-    }
-
-    fn insert(
-        &mut self,
-        owner: PublisherId,
-        worker: WorkerRank,
-        life: u64,
-        now: Instant,
-    ) -> RowSlot {
-        let index = self.rows.insert(Row {
-            worker,
-            owner,
-            life,
-            metrics: None,
-            arrived_at: now,
-            stale: false,
-            echoes: false,
-            silent_since: None,
-            named_in: 0,
-        });
-        self.slots.insert(worker, index);
-        self.ranks.entry(worker.worker()).or_default().push(index);
-        index
-    }
-
-    fn remove_owned(&mut self, worker: WorkerRank, owns: impl Fn(PublisherId) -> bool) {
-        let index = self.slots.get(&worker).copied();
-        let owned = index.filter(|index| {
-            let row = self.rows.get(*index);
-            row.is_some_and(|row| owns(row.owner))
-        });
-        if let Some(index) = owned {
-            self.remove(index);
-        }
-    }
-
-    /// Removes up to `most` workers that are gone by the snapshot, looking at more rows than that. Whether none is left.
-    fn sweep(&mut self, taking: &mut PartialSnapshot, most: usize) -> bool {
-        let (publisher, number) = (taking.publisher, taking.number);
-        let kind = taking.kind;
-        if let SnapshotKind::Delta { .. } = kind {
-            return true;
-        }
-        let gone = |row: &Row| match kind {
-            SnapshotKind::Closed => row.owner == publisher,
-            _ => row.owner.id == publisher.id && row.named_in != number,
-        };
-        let looks = u32::try_from(most.saturating_mul(ROWS_A_REMOVAL)).unwrap_or(u32::MAX);
-        let end = self.rows.slots().min(taking.swept.saturating_add(looks));
-        let mut removed = 0;
-        while taking.swept < end && removed < most {
-            let index = RowSlot::new(taking.swept);
-            taking.swept += 1;
-            if self.rows.get(index).is_some_and(gone) {
-                self.remove(index);
-                removed += 1;
-            }
-        }
-        taking.swept >= self.rows.slots()
-    }
-
-    fn remove(&mut self, index: RowSlot) {
-        let Some(mut row) = self.rows.remove(index) else {
-            return;
-        };
-        self.counts.removed += 1;
-        self.counts.dropped += self.reservations.end_all(index);
-        if row.silent_since.take().is_some() {
-            self.silent_links.remove(&mut self.silent, index);
-        }
-        self.pricing.remove(index, row.known());
-        self.slots.remove(&row.worker);
-        let id = row.worker.worker();
-        if let Some(ranks) = self.ranks.get_mut(&id) {
-            if let Some(place) = ranks.iter().position(|rank| *rank == index) {
-                ranks.swap_remove(place);
-            }
-            if ranks.is_empty() {
-                self.ranks.remove(&id);
-            }
+        let stale_after = self.config.stale_after();
+        if let Some(deadline) = since.and_then(|since| since.checked_add(stale_after)) {
+            self.deadlines.set(index, deadline);
         }
     }
 }
 
-/// Looking at a row takes a tenth of the time of removing it.
-const ROWS_A_REMOVAL: usize = 8;
+/// Some 0.1 ms of work: what more has expired is left to the next choice.
+const EXPIRED_A_CHOICE: usize = 1024;

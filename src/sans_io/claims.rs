@@ -1,0 +1,337 @@
+//! Whom a load table believes about a worker, and what becomes of the others.
+//!
+//! Of two publishers that speak of one worker the one with the higher life owns it. The other's newest load is kept beside
+//! it and succeeds when the owner lets go, or when the owner has been silent for `stale_after` and the other has reported
+//! since.
+
+use std::time::Instant;
+
+use super::{
+    rows::{Claim, Row},
+    sequences::Verdict,
+    slots::{Key, RowSlot},
+    table::{LoadTable, PartialSnapshot},
+};
+use crate::{
+    metrics::WorkerRank,
+    snapshot::{PublisherId, SnapshotKind, Ticket, WorkerLoad},
+};
+
+impl LoadTable {
+    pub(super) fn handle_load(&mut self, taking: &PartialSnapshot, load: WorkerLoad, now: Instant) {
+        let worker = load.worker;
+        let echoed = self.newest_of(&load.admitted);
+        let said = self.claim(taking, load, echoed, now);
+        let Some(index) = self.slots.get(&worker).copied() else {
+            self.join(worker, said, now);
+            return;
+        };
+        let Some(row) = self.rows.get_mut(index) else {
+            return;
+        };
+        let own = row.claim.owner.id == said.owner.id;
+        if own {
+            // It lives all the same, whatever is said of it: a full snapshot that names it does not remove it.
+            row.claim.named_in = said.named_in;
+        }
+        let told_anew = taking.kind == SnapshotKind::Full
+            && (row.claim.owner.incarnation != said.owner.incarnation
+                || taking.verdict == Some(Verdict::TakesOver));
+        if own && (said.life == row.claim.life || told_anew) {
+            self.renew(index, said, now);
+        } else if said.life >= row.claim.life && may_own(row, &said) {
+            self.take_from_owner(index, said, now);
+        } else {
+            self.counts.late_loads += 1;
+            self.keep_out(index, said);
+            self.reprice(index);
+        }
+    }
+
+    /// What the load says, in the table's terms.
+    fn claim(
+        &mut self,
+        taking: &PartialSnapshot,
+        load: WorkerLoad,
+        echoed: u64,
+        now: Instant,
+    ) -> Claim {
+        let metrics = load.metrics.filter(|metrics| {
+            let finite = metrics.check().is_ok();
+            self.counts.rejected_loads += u64::from(!finite);
+            finite
+        });
+        let built_at = taking.built_at.unwrap_or(now);
+        let reported_at = match load.reported {
+            Some(before) => built_at.checked_sub(before),
+            None if taking.kind == SnapshotKind::Full => None,
+            None => Some(built_at),
+        };
+        Claim {
+            owner: taking.publisher,
+            life: load.life,
+            reported_at: reported_at.filter(|_| metrics.is_some()),
+            metrics,
+            arrived_at: now,
+            echoed,
+            named_in: taking.number,
+            ousted: false,
+        }
+    }
+
+    /// The newest ticket of this router among those that a worker says it has admitted.
+    fn newest_of(&mut self, admitted: &[Ticket]) -> u64 {
+        let mut newest = 0;
+        for ticket in admitted {
+            if self.reservations.has_issued(*ticket) {
+                newest = newest.max(ticket.number);
+            } else if self.reservations.is_of_this_router(*ticket) {
+                self.counts.unknown_tickets += 1;
+            }
+        }
+        newest
+    }
+
+    /// A worker that was not known.
+    fn join(&mut self, worker: WorkerRank, said: Claim, now: Instant) {
+        if self.slots.len() >= self.config.max_workers() {
+            self.counts.refused_workers += 1;
+            return;
+        }
+        self.publishers.note_worker(said.owner.id);
+        let index = self.rows.insert(Row::new(worker, said, now));
+        self.slots.insert(worker, index);
+        self.ranks.entry(worker.worker()).or_default().push(index);
+        self.counts.loads += 1;
+        self.reprice(index);
+    }
+
+    /// Its owner says more of it, or that it lives anew.
+    fn renew(&mut self, index: RowSlot, said: Claim, now: Instant) {
+        let Some(row) = self.rows.get_mut(index) else {
+            return;
+        };
+        self.pricing.forget(index, row.known());
+        if said.life == row.claim.life {
+            row.claim.update(said);
+        } else {
+            self.counts.dropped += self.reservations.end_all(index);
+            row.echoed = 0;
+            row.owned_since = now;
+            row.claim = said;
+        }
+        self.heed(index, now);
+    }
+
+    /// A publisher whose claim is the better one takes the worker over. What is booked stands, unless it is the same
+    /// publisher's: then the worker lives anew.
+    fn take_from_owner(&mut self, index: RowSlot, said: Claim, now: Instant) {
+        let Some(row) = self.rows.get_mut(index) else {
+            return;
+        };
+        self.pricing.forget(index, row.known());
+        let publisher = said.owner.id;
+        let former = std::mem::replace(&mut row.claim, said);
+        row.owned_since = now;
+        let kept = row.others.iter();
+        let returned = kept
+            .filter(|claim| claim.owner.id == publisher)
+            .any(|claim| claim.life == row.claim.life);
+        let own = former.owner.id == publisher;
+        if own && !returned {
+            self.counts.dropped += self.reservations.end_all(index);
+            row.echoed = 0;
+        }
+        self.drop_other(index, publisher);
+        if own {
+            self.publishers.note_worker_gone(publisher);
+        } else {
+            self.counts.changed_hands += 1;
+            self.keep_out(index, former);
+        }
+        self.publishers.note_worker(publisher);
+        self.heed(index, now);
+    }
+
+    /// The newest load of somebody who does not own the worker is kept beside.
+    fn keep_out(&mut self, index: RowSlot, said: Claim) {
+        let publisher = said.owner.id;
+        let Some(row) = self.rows.get_mut(index) else {
+            return;
+        };
+        if let Some(kept) = row.other(publisher) {
+            if said.life == kept.life {
+                kept.update(said);
+            } else if said.life > kept.life || said.owner != kept.owner {
+                *kept = said;
+            } else {
+                kept.named_in = said.named_in;
+            }
+        } else if self.kept_out < self.config.max_workers() {
+            row.others.push(said);
+            self.kept_out += 1;
+            self.publishers.note_worker(publisher);
+        } else {
+            self.counts.refused_workers += 1;
+        }
+    }
+
+    /// The owner has been silent for too long, and another claimant has reported since.
+    pub(super) fn oust(&mut self, index: RowSlot, now: Instant) {
+        let Some(row) = self.rows.get_mut(index) else {
+            return;
+        };
+        let Some(place) = row.challenger() else {
+            return;
+        };
+        self.pricing.forget(index, row.known());
+        row.owned_since = now;
+        std::mem::swap(&mut row.claim, &mut row.others[place]);
+        row.others[place].ousted = true;
+        row.claim.ousted = false;
+        self.counts.changed_hands += 1;
+        self.heed(index, now);
+    }
+
+    /// Draws the conclusions from what the worker's owner says now.
+    fn heed(&mut self, index: RowSlot, now: Instant) {
+        let Some(row) = self.rows.get_mut(index) else {
+            return;
+        };
+        self.counts.loads += 1;
+        row.echoed = row.echoed.max(row.claim.echoed);
+        let stale_after = self.config.stale_after();
+        let silence = row
+            .silent_since()
+            .map(|since| now.saturating_duration_since(since));
+        if silence.is_some_and(|silence| silence < stale_after) {
+            row.stale = None;
+        }
+        self.settle(index);
+        self.reprice(index);
+    }
+
+    /// A publisher says that a worker left.
+    pub(super) fn handle_left(
+        &mut self,
+        publisher: PublisherId,
+        worker: WorkerRank,
+        now: Instant,
+    ) {
+        if let Some(index) = self.slots.get(&worker).copied() {
+            self.let_go(index, |claim| claim.owner.id == publisher.id, now);
+        }
+    }
+
+    /// Who fits speaks of the worker no longer; it goes to who else does. Whether it is gone.
+    fn let_go(&mut self, index: RowSlot, fits: impl Fn(&Claim) -> bool, now: Instant) -> bool {
+        let Some(row) = self.rows.get_mut(index) else {
+            return false;
+        };
+        let mut place = 0;
+        while let Some(other) = row.others.get(place) {
+            if fits(other) {
+                self.publishers.note_worker_gone(other.owner.id);
+                self.kept_out -= 1;
+                row.others.swap_remove(place);
+            } else {
+                place += 1;
+            }
+        }
+        if !fits(&row.claim) {
+            self.reprice(index);
+            return false;
+        }
+        let Some(successor) = row.successor() else {
+            self.remove(index);
+            return true;
+        };
+        self.pricing.forget(index, row.known());
+        let next = row.others.swap_remove(successor);
+        let former = std::mem::replace(&mut row.claim, next);
+        row.owned_since = now;
+        self.kept_out -= 1;
+        self.publishers.note_worker_gone(former.owner.id);
+        self.counts.changed_hands += 1;
+        self.heed(index, now);
+        false
+    }
+
+    /// Removes up to `most` workers that are gone by the snapshot, looking at more rows than that. Whether none is left.
+    pub(super) fn sweep(
+        &mut self,
+        taking: &mut PartialSnapshot,
+        most: usize,
+        now: Instant,
+    ) -> bool {
+        let (publisher, number, kind) = (taking.publisher, taking.number, taking.kind);
+        if let SnapshotKind::Delta { .. } = kind {
+            return true;
+        }
+        let gone = |claim: &Claim| match kind {
+            SnapshotKind::Closed => claim.owner == publisher,
+            _ => claim.owner.id == publisher.id && claim.named_in != number,
+        };
+        let looks = u32::try_from(most.saturating_mul(ROWS_A_REMOVAL)).unwrap_or(u32::MAX);
+        let end = self.rows.slots().min(taking.swept.saturating_add(looks));
+        let mut removed = 0;
+        while taking.swept < end && removed < most {
+            let index = RowSlot::new(taking.swept);
+            taking.swept += 1;
+            let spoken_of = |row: &Row| gone(&row.claim) || row.others.iter().any(gone);
+            if self.rows.get(index).is_some_and(spoken_of) {
+                removed += usize::from(self.let_go(index, gone, now));
+            }
+        }
+        taking.swept >= self.rows.slots()
+    }
+
+    fn drop_other(&mut self, index: RowSlot, publisher: u64) {
+        let Some(row) = self.rows.get_mut(index) else {
+            return;
+        };
+        let kept = row.others.len();
+        row.others.retain(|claim| claim.owner.id != publisher);
+        for _ in row.others.len()..kept {
+            self.kept_out -= 1;
+            self.publishers.note_worker_gone(publisher);
+        }
+    }
+
+    fn remove(&mut self, index: RowSlot) {
+        let Some(row) = self.rows.remove(index) else {
+            return;
+        };
+        self.counts.removed += 1;
+        self.counts.dropped += self.reservations.end_all(index);
+        self.deadlines.forget(index);
+        self.pricing.remove(index, row.known());
+        self.kept_out -= row.others.len();
+        for claim in row.others.iter().chain([&row.claim]) {
+            self.publishers.note_worker_gone(claim.owner.id);
+        }
+        self.slots.remove(&row.worker);
+        let id = row.worker.worker();
+        if let Some(ranks) = self.ranks.get_mut(&id) {
+            if let Some(place) = ranks.iter().position(|rank| *rank == index) {
+                ranks.swap_remove(place);
+            }
+            if ranks.is_empty() {
+                self.ranks.remove(&id);
+            }
+        }
+    }
+}
+
+/// Whether a claim that is not lower than the owner's makes its publisher the owner. One that was told before and lost does
+/// only with a report since.
+fn may_own(row: &mut Row, said: &Claim) -> bool {
+    let kept = row.other(said.owner.id);
+    let Some(kept) = kept.filter(|kept| kept.life == said.life) else {
+        return true;
+    };
+    said.reported_at > kept.reported_at
+}
+
+/// Looking at a row takes a tenth of the time of removing it.
+const ROWS_A_REMOVAL: usize = 8;

@@ -1,0 +1,128 @@
+//! When a worker has to be looked at again.
+
+use std::{cmp::Reverse, collections::BinaryHeap, time::Instant};
+
+use super::slots::{BySlot, RowSlot};
+
+/// The next deadline of each row, at most one a row that counts.
+///
+/// Deadlines mostly move later, and then nothing is done: when the earlier moment has come, whoever asks finds out that it
+/// has moved, and sets it again. So it costs constant time to say that a worker has reported.
+#[derive(Debug)]
+pub(crate) struct Deadlines {
+    heap: BinaryHeap<Reverse<(Instant, RowSlot)>>,
+    /// The entry of each row that counts; others of it are left over.
+    set: BySlot<RowSlot, Option<Instant>>,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            heap: BinaryHeap::new(),
+            set: BySlot::new(None),
+        }
+    }
+}
+
+impl Deadlines {
+    /// The row is to be looked at when `at` has come, or before.
+    #[inline]
+    pub(crate) fn set(&mut self, row: RowSlot, at: Instant) {
+        if self.set[row].is_none_or(|set| at < set) {
+            self.set[row] = Some(at);
+            self.heap.push(Reverse((at, row)));
+        }
+    }
+
+    /// The row is empty.
+    #[inline]
+    pub(crate) fn forget(&mut self, row: RowSlot) {
+        if self.set[row].is_some() {
+            self.set[row] = None;
+        }
+    }
+
+    /// The next row to be looked at by now.
+    #[inline]
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<RowSlot> {
+        while let Some(Reverse((at, row))) = self.heap.peek().copied()
+            && at <= now
+        {
+            self.heap.pop();
+            if self.set[row] == Some(at) {
+                self.set[row] = None;
+                return Some(row);
+            }
+        }
+        None
+    }
+
+    /// The worker moved to another row.
+    pub(crate) fn move_row(&mut self, from: RowSlot, to: RowSlot) {
+        if let Some(at) = self.set[from] {
+            self.set[from] = None;
+            self.set[to] = None;
+            self.set(to, at);
+        }
+    }
+
+    /// Entries, those that are left over too.
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// There are no rows from this number on; what is left over goes.
+    pub(crate) fn shrink(&mut self, rows: u32) {
+        self.set.truncate(rows);
+        let set = &self.set;
+        self.heap.retain(|Reverse((at, row))| set[*row] == Some(*at));
+        self.heap.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sans_io::slots::Key;
+
+    fn row(number: u32) -> RowSlot {
+        RowSlot::new(number)
+    }
+
+    #[test]
+    fn the_earliest_deadline_of_a_row_counts_once() {
+        let start = actix::clock::Instant::now().into_std();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut deadlines = Deadlines::default();
+        deadlines.set(row(0), at(5));
+        deadlines.set(row(0), at(9));
+        deadlines.set(row(1), at(4));
+        deadlines.set(row(0), at(3));
+        deadlines.set(row(2), at(2));
+        deadlines.forget(row(2));
+        assert_eq!(deadlines.pop(at(2)), None);
+        assert_eq!(deadlines.pop(at(9)), Some(row(0)));
+        assert_eq!(deadlines.pop(at(9)), Some(row(1)));
+        assert_eq!(deadlines.pop(at(9)), None);
+    }
+
+    #[test]
+    fn a_row_that_moved_keeps_its_deadline_and_nothing_is_left_over() {
+        let start = actix::clock::Instant::now().into_std();
+        let mut deadlines = Deadlines::default();
+        for n in 0..10 {
+            deadlines.set(row(n), start);
+        }
+        for n in 1..9 {
+            deadlines.forget(row(n));
+        }
+        deadlines.move_row(row(9), row(1));
+        deadlines.shrink(2);
+        assert_eq!(deadlines.len(), 2);
+        assert_eq!(deadlines.pop(start), Some(row(0)));
+        assert_eq!(deadlines.pop(start), Some(row(1)));
+        assert_eq!(deadlines.pop(start), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! One worker in a load table: whom the table believes about it, and who else speaks of it.
+
+use std::time::Instant;
+
+use super::pricing::Known;
+use crate::{
+    metrics::{ForwardPassMetrics, WorkerRank},
+    snapshot::PublisherId,
+};
+
+/// One worker rank.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) worker: WorkerRank,
+    /// What its owner says of it.
+    pub(super) claim: Claim,
+    /// When that publisher became its owner.
+    pub(super) owned_since: Instant,
+    /// What other publishers say of it; mostly nobody does.
+    pub(super) others: Vec<Claim>,
+    /// Number of the newest ticket of this router that the worker has echoed.
+    pub(super) echoed: u64,
+    /// Since when it has had reservations.
+    pub(super) busy_since: Option<Instant>,
+    pub(super) stale: Option<Stale>,
+}
+
+/// What one publisher says of a worker.
+#[derive(Debug, Clone)]
+pub(super) struct Claim {
+    pub(super) owner: PublisherId,
+    pub(super) life: u64,
+    pub(super) metrics: Option<ForwardPassMetrics>,
+    /// When these metrics arrived, or else the claim.
+    pub(super) arrived_at: Instant,
+    /// When the worker last reported, as far as that is known.
+    pub(super) reported_at: Option<Instant>,
+    /// Number of the newest ticket of this router echoed through this publisher in this life.
+    pub(super) echoed: u64,
+    /// The last snapshot that named it.
+    pub(super) named_in: u64,
+    /// It owned the worker and fell silent: it comes back with a report only.
+    pub(super) ousted: bool,
+}
+
+/// A worker with reservations that has been silent for too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stale {
+    /// It is charged the average.
+    Average,
+    /// It was full: it is the last choice.
+    WasFull,
+}
+
+impl Row {
+    pub(super) fn new(worker: WorkerRank, claim: Claim, now: Instant) -> Self {
+        Self {
+            worker,
+            claim,
+            owned_since: now,
+            others: Vec::new(),
+            echoed: 0,
+            busy_since: None,
+            stale: None,
+        }
+    }
+
+    /// What of its load can be gone by.
+    #[inline]
+    pub(super) fn known(&self) -> Known<'_> {
+        match (self.stale, &self.claim.metrics) {
+            (None, Some(metrics)) => Known::Load(metrics),
+            (Some(Stale::WasFull), _) => Known::WasFull,
+            _ => Known::Nothing,
+        }
+    }
+
+    /// Since when it has been silent while it had reservations.
+    #[inline]
+    pub(super) fn silent_since(&self) -> Option<Instant> {
+        let busy_since = self.busy_since?;
+        let reported_at = self.claim.reported_at;
+        Some(reported_at.map_or(busy_since, |at| at.max(busy_since)))
+    }
+
+    /// Since when its owner has been silent, if another claimant has reported since.
+    #[inline]
+    pub(super) fn challenged_since(&self) -> Option<Instant> {
+        self.challenger().map(|_| self.owner_heard_at())
+    }
+
+    /// The claimant with the highest life of those that reported since its owner did.
+    #[inline]
+    pub(super) fn challenger(&self) -> Option<usize> {
+        if self.others.is_empty() {
+            return None;
+        }
+        let heard_at = self.owner_heard_at();
+        let others = self.others.iter().enumerate();
+        let since = others.filter(|(_, claim)| claim.reported_at.is_some_and(|at| at > heard_at));
+        Some(since.max_by_key(|(_, claim)| claim.life)?.0)
+    }
+
+    /// The claimant that succeeds an owner who lets go: of those that were not ousted the one with the highest life.
+    pub(super) fn successor(&self) -> Option<usize> {
+        let others = self.others.iter().enumerate();
+        let standing = others.filter(|(_, claim)| !claim.ousted);
+        let best = standing.max_by_key(|(_, claim)| (claim.life, claim.arrived_at));
+        best.map(|(place, _)| place)
+    }
+
+    /// What this publisher said of it while it was kept out.
+    pub(super) fn other(&mut self, publisher: u64) -> Option<&mut Claim> {
+        let mut others = self.others.iter_mut();
+        others.find(|claim| claim.owner.id == publisher)
+    }
+
+    fn owner_heard_at(&self) -> Instant {
+        let reported_at = self.claim.reported_at;
+        reported_at.map_or(self.owned_since, |at| at.max(self.owned_since))
+    }
+}
+
+impl Claim {
+    /// Takes over what the same publisher says now of the same life. An old report does not make it older again.
+    pub(super) fn update(&mut self, said: Self) {
+        self.owner = said.owner;
+        self.named_in = said.named_in;
+        self.reported_at = self.reported_at.max(said.reported_at);
+        self.echoed = self.echoed.max(said.echoed);
+        if said.metrics.is_some() {
+            self.metrics = said.metrics;
+            self.arrived_at = said.arrived_at;
+        }
+    }
+}
