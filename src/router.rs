@@ -29,9 +29,10 @@ impl Message for SelectWorker {
 
 /// A worker that was chosen, with the request booked on it.
 ///
-/// What is booked is a *reservation*; a [`Ticket`] names it. This is its guard: dropping it releases the reservation, so a
-/// reply that nobody reads leaves nothing booked. Keep it until the request has ended, or
-/// [`into_ticket`](Self::into_ticket) and let the worker's reports, [`Release`] or `reservation_ttl` end the reservation.
+/// What is booked is a *reservation*; a [`Ticket`] names it. This is its guard: while it lives nothing but the end of the
+/// worker's life ends the reservation, and dropping it does, so a reply that nobody reads leaves nothing booked. Hold it
+/// until the first token: from then on the worker's reports tell of the request. Who cannot hold it leaves the reservation
+/// to the worker's reports, [`Release`] or `reservation_ttl` with [`into_ticket`](Self::into_ticket).
 #[must_use = "dropping a selection releases its reservation"]
 #[derive(Debug)]
 pub struct Selection {
@@ -55,10 +56,14 @@ impl Selection {
         &self.placement.cost
     }
 
-    /// Leaves the reservation standing.
+    /// Leaves the reservation standing, until the worker is seen to have the request, or for `reservation_ttl` from now on.
+    /// What the worker said since the request was booked counts at once.
     pub fn into_ticket(mut self) -> Ticket {
-        self.router = None;
-        self.placement.ticket
+        let ticket = self.placement.ticket;
+        if let Some(router) = self.router.take().and_then(|router| router.upgrade()) {
+            router.do_send(Detach { ticket });
+        }
+        ticket
     }
 }
 
@@ -81,6 +86,15 @@ pub struct Release {
 
 impl Message for Release {
     type Result = bool;
+}
+
+/// The reservation is held no longer.
+struct Detach {
+    ticket: Ticket,
+}
+
+impl Message for Detach {
+    type Result = ();
 }
 
 /// Asks a router what it knows of the workers.
@@ -247,6 +261,16 @@ impl Handler<Release> for RouterActor {
     fn handle(&mut self, msg: Release, ctx: &mut Context<Self>) -> bool {
         self.begin_message(ctx);
         self.table.release(msg.ticket)
+    }
+}
+
+impl Handler<Detach> for RouterActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: Detach, ctx: &mut Context<Self>) {
+        let now = self.begin_message(ctx);
+        // It may have ended with its worker's life.
+        self.table.detach(msg.ticket, now);
     }
 }
 

@@ -5,9 +5,10 @@ use std::time::Instant;
 use super::{
     index::Order,
     pricing::Standing,
+    rows::Row,
     selection::{Candidates, Cost, SelectError, SelectWorker},
     slots::RowSlot,
-    table::{LoadTable, Row},
+    table::LoadTable,
 };
 use crate::{metrics::WorkerRank, snapshot::Ticket};
 

@@ -74,8 +74,13 @@ impl Deadlines {
     /// There are no rows from this number on; what is left over goes.
     pub(crate) fn shrink(&mut self, rows: u32) {
         self.set.truncate(rows);
-        let set = &self.set;
-        self.heap.retain(|Reverse((at, row))| set[*row] == Some(*at));
+        let set = &mut self.set;
+        // What is left over of a row may have the same moment as what counts: one of them is enough.
+        self.heap
+            .retain(|Reverse((at, row))| set[*row].take_if(|set| set == at).is_some());
+        for Reverse((at, row)) in &self.heap {
+            set[*row] = Some(*at);
+        }
         self.heap.shrink_to_fit();
     }
 }

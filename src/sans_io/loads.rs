@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::table::LoadTable;
+use super::{pricing::Standing, table::LoadTable};
 use crate::{
     metrics::{ForwardPassMetrics, WorkerRank},
     snapshot::PublisherId,
@@ -88,18 +88,22 @@ impl LoadTable {
                 let booked = self.reservations.booked(index);
                 RankLoad {
                     worker: row.worker,
-                    publisher: row.owner,
-                    life: row.life,
-                    metrics: row.metrics.clone(),
-                    age: now.saturating_duration_since(row.arrived_at),
-                    freshness: match &row.metrics {
+                    publisher: row.claim.owner,
+                    life: row.claim.life,
+                    metrics: row.claim.metrics.clone(),
+                    age: now.saturating_duration_since(row.claim.arrived_at),
+                    reported: row
+                        .claim
+                        .reported_at
+                        .map(|at| now.saturating_duration_since(at)),
+                    freshness: match &row.claim.metrics {
                         None => Freshness::Unknown,
-                        Some(_) if row.stale => Freshness::Stale,
+                        Some(_) if row.stale.is_some() => Freshness::Stale,
                         Some(_) => Freshness::Fresh,
                     },
-                    saturated: self.pricing.is_saturated(index),
-                    booked_blocks: booked.blocks,
-                    booked_requests: booked.requests,
+                    saturated: self.pricing.standing(index) != Standing::Free,
+                    booked_blocks: booked.blocks(),
+                    booked_requests: booked.requests(),
                 }
             })
             .collect();

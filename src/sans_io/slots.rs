@@ -164,7 +164,8 @@ impl<K: Key, T: Copy> BySlot<K, T> {
 
     /// The value of a slot that was moved goes with it.
     pub(crate) fn move_value(&mut self, from: K, to: K) {
-        let value = std::mem::replace(&mut self[from], self.empty);
+        let empty = self.empty;
+        let value = std::mem::replace(&mut self[from], empty);
         self[to] = value;
     }
 
