@@ -1,7 +1,7 @@
 //! Starts the actors, wires them, guards them, and shuts them down.
 
 use std::{
-    sync::{Arc, PoisonError, RwLock, Weak},
+    sync::{Arc, OnceLock, PoisonError, RwLock, Weak},
     time::Duration,
 };
 
@@ -94,6 +94,8 @@ pub struct KvMetrics(Arc<Shared>);
 struct Shared {
     publisher: Arc<Addr<PublisherActor>>,
     router: RwLock<Present>,
+    /// What the first shutdown answered.
+    ended: Arc<OnceLock<FlushReport>>,
 }
 
 /// The router that runs just now.
@@ -101,6 +103,19 @@ struct Shared {
 struct Present {
     address: Addr<RouterActor>,
     state: RouterState,
+    /// A shutdown has begun. Until it has ended, a router that dies is still replaced, and told everything.
+    closing: bool,
+}
+
+impl Present {
+    /// Why a request is not placed.
+    fn nobody(&self) -> SelectError {
+        if self.closing {
+            SelectError::ShuttingDown
+        } else {
+            SelectError::Unavailable
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,8 +133,10 @@ impl KvMetrics {
     /// Outside an actix `System`.
     pub fn start(config: KvMetricsConfig) -> Self {
         let publisher_config = config.publisher.clone();
+        let ended = Arc::<OnceLock<_>>::default();
+        let ended_there = ended.clone();
         let publisher = start_in(config.publisher_arbiter.as_ref(), move || {
-            PublisherActor::new(publisher_config)
+            PublisherActor::ending_in(publisher_config, ended_there)
         });
         let (router, died) = start_router(&config);
         let link = publisher.send(AttachRouter::new(router.clone().recipient()));
@@ -128,7 +145,9 @@ impl KvMetrics {
             router: RwLock::new(Present {
                 address: router,
                 state: RouterState::Running,
+                closing: false,
             }),
+            ended,
         });
         let guarded = Arc::downgrade(&shared);
         actix_rt::spawn(async move {
@@ -161,7 +180,7 @@ impl KvMetrics {
     ///
     /// # Errors
     ///
-    /// [`SelectError`] if no worker may be chosen or no router runs just now.
+    /// [`SelectError`] if no worker may be chosen, no router runs just now, or a [`shutdown`](Self::shutdown) has begun.
     ///
     /// # Panics
     ///
@@ -176,8 +195,8 @@ impl KvMetrics {
                 };
                 // The publisher keeps the time itself, unless its arbiter is blocked.
                 match heard_within(NEWS_WITHIN, self.0.publisher.send(announced)).await {
-                    Some(Err(_)) => Err(unknown),
-                    Some(Ok(())) | None => self.select_once(request).await,
+                    Some(Err(_)) if !self.0.read().closing => Err(unknown),
+                    Some(_) | None => self.select_once(request).await,
                 }
             }
             answer => answer,
@@ -187,22 +206,30 @@ impl KvMetrics {
     async fn select_once(&self, request: SelectWorker) -> Result<Selection, SelectError> {
         let answer = {
             let present = self.0.read();
-            if present.state != RouterState::Running {
-                return Err(SelectError::Unavailable);
+            if present.closing || present.state != RouterState::Running {
+                return Err(present.nobody());
             }
             present.address.send(request)
         };
-        answer.await.unwrap_or(Err(SelectError::Unavailable))
+        (answer.await).unwrap_or_else(|_| Err(self.0.read().nobody()))
     }
 
     /// Takes in what was reported before, tells it to the router and to everything else attached, and stops the
     /// publisher, then the router. Answers after `within` at the latest (100 ms later if the publisher's arbiter is
     /// blocked), with what did not arrive. The publisher comes to its end also if nobody waits for the answer any more.
     ///
+    /// From its beginning on [`select`](Self::select) says [`SelectError::ShuttingDown`]. Shut down again, at any time and
+    /// from any clone, it answers the same report.
+    ///
     /// # Panics
     ///
     /// On a tokio runtime that was built without timers.
     pub async fn shutdown(&self, within: Duration) -> FlushReport {
+        self.0.write().closing = true;
+        if let Some(report) = self.0.ended.get() {
+            self.0.stop_router();
+            return report.clone();
+        }
         // Whoever drops this future still wants the end: actix skips a message whose answer nobody waits for, but not the
         // first of these two.
         self.0.publisher.do_send(Shutdown { within });
@@ -210,11 +237,9 @@ impl KvMetrics {
         // The same holds here.
         let longest = within.saturating_add(ARBITER_BLOCKED);
         let report = heard_within(longest, report).await.and_then(Result::ok);
-        let mut present = self.0.write();
-        present.state = RouterState::ShutDown;
-        present.address.do_send(StopRouter);
-        drop(present);
-        report.unwrap_or_else(FlushReport::unanswered)
+        self.0.stop_router();
+        let first = || report.unwrap_or_else(FlushReport::unanswered);
+        self.0.ended.get_or_init(first).clone()
     }
 }
 
@@ -234,6 +259,14 @@ impl Shared {
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, Present> {
         self.router.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop_router(&self) {
+        let mut present = self.write();
+        if present.state != RouterState::ShutDown {
+            present.state = RouterState::ShutDown;
+            present.address.do_send(StopRouter);
+        }
     }
 
     /// The router died, or another one was started; `false`: a shutdown came first.

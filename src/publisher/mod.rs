@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::{Arc, OnceLock},
     task::{Context as TaskContext, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -22,6 +23,7 @@ use crate::{
     turns::Turns,
 };
 
+mod closing;
 pub(crate) mod flush;
 pub(crate) mod reporter;
 pub(crate) mod routers;
@@ -119,6 +121,8 @@ pub struct PublisherActor {
     /// The clock as it was read in this turn, while [`AckPoller`] is there to end the turn.
     time: Option<Instant>,
     phase: Phase,
+    /// Where a shutdown leaves its report.
+    ended: Arc<OnceLock<FlushReport>>,
     waiters: Vec<Waiter>,
     /// Those that wait for the end of a shutdown.
     closing: Vec<Waiter>,
@@ -143,10 +147,18 @@ impl PublisherActor {
             turns: Turns::default(),
             time: None,
             phase: Phase::Open,
+            ended: Arc::default(),
             waiters: Vec::new(),
             closing: Vec::new(),
             counts: PublisherStats::default(),
         }
+    }
+
+    /// One whose shutdown leaves its report in `ended`.
+    pub(crate) fn ending_in(config: PublisherConfig, ended: Arc<OnceLock<FlushReport>>) -> Self {
+        let mut publisher = Self::new(config);
+        publisher.ended = ended;
+        publisher
     }
 
     fn links(&self) -> impl Iterator<Item = &Link> {
@@ -369,6 +381,7 @@ impl Supervised for PublisherActor {
 impl Drop for PublisherActor {
     fn drop(&mut self) {
         built::forget(self.id);
+        closing::forget(self.id);
         if let Phase::Shut(_) = self.phase {
             return;
         }

@@ -11,7 +11,7 @@ use std::{
 use foldhash::fast::RandomState;
 
 use super::{
-    conflate::Conflated,
+    conflate::{Closed, Conflated},
     slots::{Key, Slab, key},
 };
 use crate::{
@@ -252,7 +252,7 @@ impl Reports {
     pub fn handle_left(&mut self, worker: WorkerRank) -> Option<WorkerSlot> {
         let slot = self.slots.remove(&worker)?;
         if let Some(reporter) = self.rows.remove(slot).and_then(|r| r.reporter) {
-            reporter.waiting.close();
+            reporter.waiting.close(Closed::Ended);
         }
         Some(slot)
     }
@@ -266,10 +266,10 @@ impl Reports {
         let row = self.rows.get_mut(slot)?;
         if let Some(present) = &row.reporter {
             if present.life > reporter.life {
-                reporter.waiting.close();
+                reporter.waiting.close(Closed::Ended);
                 return None;
             }
-            present.waiting.close();
+            present.waiting.close(Closed::Ended);
         }
         // A life that plain messages began after the reporter was made is over all the same.
         row.life = if reporter.life > row.life {
@@ -305,6 +305,16 @@ impl Reports {
     ) -> Option<WorkerSlot> {
         self.row_of(reporter)?;
         self.handle_left(reporter.worker)
+    }
+
+    /// A shutdown begins: no reporter takes anything more. Those in which something waits.
+    pub(crate) fn close_reporters(&self) -> Vec<Arc<SharedReport>> {
+        let reporters = self
+            .rows
+            .iter()
+            .filter_map(|(_, row)| row.reporter.as_ref());
+        let waits = |reporter: &&Arc<SharedReport>| reporter.waiting.close(Closed::ShuttingDown);
+        reporters.filter(waits).cloned().collect()
     }
 
     fn row_of(&mut self, reporter: &Arc<SharedReport>) -> Option<(WorkerSlot, &mut Report)> {
@@ -409,7 +419,7 @@ mod tests {
         assert_eq!(reports.handle_reporter(older.clone()), None);
         assert_eq!(
             older.waiting.offer(|_| ()),
-            super::super::conflate::Offered::Closed
+            super::super::conflate::Offered::Closed(Closed::Ended)
         );
     }
 

@@ -173,4 +173,7 @@ pub enum SelectError {
     /// No router runs just now.
     #[error("no router runs just now")]
     Unavailable,
+    /// A shutdown has begun.
+    #[error("the system is shutting down")]
+    ShuttingDown,
 }

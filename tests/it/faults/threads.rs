@@ -129,7 +129,7 @@ fn a_flush_and_a_shutdown_beside_blocked_arbiters_answer_in_their_time() {
             assert_eq!(report.undelivered()[0].link, None);
         }
         let gone = kv.select(SelectWorker::blocks(1)).await.unwrap_err();
-        assert_eq!(gone, SelectError::Unavailable);
+        assert_eq!(gone, SelectError::ShuttingDown);
         until("the publisher ends as asked", || async {
             reporter.report(load(8)) == Err(ReportError::PublisherGone)
         })
