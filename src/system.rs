@@ -29,6 +29,8 @@ use crate::{
 pub struct KvMetricsConfig {
     publisher: PublisherConfig,
     router: RouterConfig,
+    /// Applied to both sides at the start, so that it does not matter when they were set.
+    saturation: Option<f64>,
     restart: Backoff,
     publisher_arbiter: Option<ArbiterHandle>,
     router_arbiter: Option<ArbiterHandle>,
@@ -50,14 +52,24 @@ impl KvMetricsConfig {
     }
 
     /// One saturation for both sides: from this share of the capacity (above 0, at most 1) on the publisher's windows are
-    /// skipped and the router chooses another worker.
+    /// skipped and the router chooses another worker. It counts whatever the publisher's and the router's settings say, in
+    /// whatever order they are set.
     ///
     /// # Errors
     ///
     /// If the share is out of its bounds.
     pub fn saturation(mut self, share: f64) -> Result<Self, ConfigError> {
-        self.publisher = self.publisher.with_saturation(share)?;
-        self.router = self.router.with_saturation(share)?;
+        self.saturation = Some(share);
+        self.clone().settled()?;
+        Ok(self)
+    }
+
+    /// As both sides start.
+    fn settled(mut self) -> Result<Self, ConfigError> {
+        if let Some(share) = self.saturation {
+            self.publisher = self.publisher.with_saturation(share)?;
+            self.router = self.router.with_saturation(share)?;
+        }
         Ok(self)
     }
 
@@ -131,7 +143,12 @@ impl KvMetrics {
     /// # Panics
     ///
     /// Outside an actix `System`.
+    #[track_caller]
     pub fn start(config: KvMetricsConfig) -> Self {
+        let config = match config.settled() {
+            Ok(config) => config,
+            Err(error) => panic!("{error}"),
+        };
         let publisher_config = config.publisher.clone();
         let ended = Arc::<OnceLock<_>>::default();
         let ended_there = ended.clone();

@@ -6,6 +6,7 @@ mod load;
 mod meddlers;
 mod order;
 mod settings;
+mod start;
 mod starvation;
 mod timer;
 mod values;
