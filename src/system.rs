@@ -9,7 +9,7 @@ use actix::{Actor, Addr, ArbiterHandle, Context};
 use tokio::sync::oneshot;
 
 use crate::{
-    config::{Backoff, ConfigError, PublisherConfig, RouterConfig},
+    config::{self, Backoff, ConfigError, PublisherConfig, RouterConfig},
     metrics::WorkerRank,
     publisher::{
         PublisherActor,
@@ -71,6 +71,25 @@ impl KvMetricsConfig {
             self.router = self.router.with_saturation(share)?;
         }
         Ok(self)
+    }
+
+    /// Whether [`KvMetrics::start`] takes it.
+    ///
+    /// # Errors
+    ///
+    /// If the router's `stale_after` is not greater than the publisher's `minor_delay` + `min_gap`, after which a router is
+    /// told that a worker still reports: every worker would turn stale. What the way between them takes comes on top.
+    /// `stale_after(Duration::MAX)` is always taken.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let windows = self.publisher.coalescing();
+        let told_after = windows.minor_delay().saturating_add(windows.min_gap());
+        let stale_after = self.router.stale_after();
+        config::check(
+            stale_after > told_after || stale_after == Duration::MAX,
+            "stale_after",
+            stale_after,
+            format!("more than minor_delay + min_gap ({told_after:?})"),
+        )
     }
 
     /// Pauses before a router that died is started again.
@@ -142,13 +161,15 @@ impl KvMetrics {
     ///
     /// # Panics
     ///
-    /// Outside an actix `System`.
+    /// Outside an actix `System`, and if [`KvMetricsConfig::check`] finds fault with the settings.
     #[track_caller]
     pub fn start(config: KvMetricsConfig) -> Self {
-        let config = match config.settled() {
+        let checked = config.check().and_then(|()| config.settled());
+        let config = match checked {
             Ok(config) => config,
             Err(error) => panic!("{error}"),
         };
+        assert!(is_actix_context(), "{OUTSIDE_ACTIX}");
         let publisher_config = config.publisher.clone();
         let ended = Arc::<OnceLock<_>>::default();
         let ended_there = ended.clone();
@@ -260,6 +281,12 @@ impl KvMetrics {
     }
 }
 
+/// Whether actors can be started on this thread.
+fn is_actix_context() -> bool {
+    // Nobody can be asked: tokio's local tasks are enough, with or without a System beside them.
+    std::panic::catch_unwind(|| drop(actix_rt::spawn(async {}))).is_ok()
+}
+
 /// What comes within `longest`; outside a tokio runtime, which has the clock, whatever comes.
 async fn heard_within<F: Future>(longest: Duration, answer: F) -> Option<F::Output> {
     if tokio::runtime::Handle::try_current().is_ok() {
@@ -368,6 +395,9 @@ where
     }
 }
 
+/// Says what to do.
+const OUTSIDE_ACTIX: &str = "KvMetrics::start must be called within a running actix System: \
+    mark `main` with #[actix::main] or #[actix_web::main], or build one with System::with_tokio_rt and call it in its block_on";
 /// How much later than asked a shutdown answers if the publisher does not.
 const ARBITER_BLOCKED: Duration = Duration::from_millis(100);
 /// Longest wait for workers that were announced just now.

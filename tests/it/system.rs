@@ -355,7 +355,7 @@ fn without_a_handle_the_router_is_no_longer_guarded_and_lives_while_it_is_held()
 #[test]
 fn g9_a_shutdown_delivers_what_was_reported_before_and_refuses_what_comes_after() {
     virtual_time(async {
-        let kv = KvMetrics::start(config().publisher(windows(500, 5_000)));
+        let kv = KvMetrics::start(config().publisher(windows(500, 4_000)));
         let log = LogHandle::new();
         let recorder = Recorder::new(&log).start();
         let attach = AttachRouter::new(recorder.clone().recipient());
@@ -624,7 +624,7 @@ fn g13_a_worker_that_panics_is_gone_at_once_and_may_come_back() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "within a running actix System")]
 fn outside_a_system_it_says_so() {
     let _ = KvMetrics::start(config());
 }
