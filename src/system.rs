@@ -177,7 +177,7 @@ impl KvMetrics {
             PublisherActor::ending_in(publisher_config, ended_there)
         });
         let (router, died) = start_router(&config);
-        let link = publisher.send(AttachRouter::new(router.clone().recipient()));
+        let link = publisher.send(AttachRouter::new(router.clone().recipient()).guarded());
         let shared = Arc::new(Shared {
             publisher: Arc::new(publisher),
             router: RwLock::new(Present {
@@ -328,7 +328,8 @@ impl Shared {
     }
 }
 
-/// Replaces the router whenever it dies, until a shutdown or the last handle is gone.
+/// Replaces the router whenever it dies, until a shutdown or the last handle is gone. Warns once of a router that dies over
+/// and over: again after one that lived longer than the longest pause.
 async fn guard(
     config: KvMetricsConfig,
     shared: Weak<Shared>,
@@ -350,7 +351,11 @@ async fn guard(
             failures = 0;
         }
         failures += 1;
-        tracing::warn!(failures, "the router died and is started again");
+        if failures == 1 {
+            tracing::warn!("the router died and is started again");
+        } else {
+            tracing::debug!(failures, "the router died and is started again");
+        }
         let publisher = guarded.publisher.clone();
         drop(guarded);
         actix::clock::sleep(config.restart.delay(failures)).await;
@@ -361,7 +366,7 @@ async fn guard(
             return;
         };
         let (router, died_again) = start_router(&config);
-        let attached = publisher.send(AttachRouter::new(router.clone().recipient()));
+        let attached = publisher.send(AttachRouter::new(router.clone().recipient()).guarded());
         if !guarded.replace(Some(router)) {
             return;
         }

@@ -1,6 +1,9 @@
 //! Flush and shutdown: everything open goes out now, and the answer says what did not arrive.
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
 use actix::{ActorContext, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture};
 use tokio::sync::oneshot;
@@ -68,6 +71,21 @@ impl FlushReport {
                 workers: Vec::new(),
             }],
         }
+    }
+}
+
+/// The routers that lack something, and how many workers that is about.
+impl fmt::Display for FlushReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (place, lacks) in self.undelivered.iter().enumerate() {
+            let comma = if place == 0 { "" } else { ", " };
+            match lacks.link {
+                Some(link) => write!(f, "{comma}link {link}: {} workers", lacks.workers.len())?,
+                None => write!(f, "{comma}unknown")?,
+            }
+        }
+        f.write_str("]")
     }
 }
 
@@ -336,6 +354,7 @@ impl PublisherActor {
             for mut waiter in self.closing.drain(..) {
                 waiter.answer(report.clone());
             }
+            tracing::info!(undelivered = %report, "the publisher is shut down");
             let _ = self.ended.set(report.clone());
             self.phase = Phase::Shut(report);
             ctx.address().do_send(Stop);

@@ -188,6 +188,7 @@ impl Handler<ReportWaiting> for PublisherActor {
             // What waited was taken when the shutdown began.
             return;
         }
+        tracing::trace!(worker = %msg.0.worker, "report");
         let reported = self.reports.handle_waiting(&msg.0);
         self.handle_reported(ctx, now, reported);
     }

@@ -100,6 +100,7 @@ pub struct Link {
     arrived: u64,
     failed: u64,
     warned_unanswered: bool,
+    guarded: bool,
     counts: LinkCounts,
 }
 
@@ -140,7 +141,16 @@ impl Link {
             arrived: 0,
             failed: 0,
             warned_unanswered: false,
+            guarded: false,
             counts: LinkCounts::default(),
+        }
+    }
+
+    /// Somebody else warns when the router is gone.
+    pub(crate) fn guarded(self) -> Self {
+        Self {
+            guarded: true,
+            ..self
         }
     }
 
@@ -403,7 +413,11 @@ impl Link {
     fn lose(&mut self, now: Instant) {
         self.failed += 1;
         self.counts.failures += 1;
-        tracing::warn!(link = %self.id, "a router is gone: nothing more is sent to it");
+        if self.guarded {
+            tracing::debug!(link = %self.id, "a router is gone");
+        } else {
+            tracing::warn!(link = %self.id, "a router is gone: nothing more is sent to it");
+        }
         self.coalescer.handle_lost(now);
         self.state = LinkState::Lost;
     }

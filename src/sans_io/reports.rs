@@ -251,6 +251,7 @@ impl Reports {
     /// A worker left: its life ends. `None` if it is not known.
     pub fn handle_left(&mut self, worker: WorkerRank) -> Option<WorkerSlot> {
         let slot = self.slots.remove(&worker)?;
+        tracing::info!(%worker, "a worker left");
         if let Some(reporter) = self.rows.remove(slot).and_then(|r| r.reporter) {
             reporter.waiting.close(Closed::Ended);
         }
@@ -330,6 +331,7 @@ impl Reports {
         life: u64,
         reporter: Option<Arc<SharedReport>>,
     ) -> WorkerSlot {
+        tracing::info!(%worker, "a worker joined");
         let slot = self.rows.insert(Report {
             worker,
             life,
