@@ -132,9 +132,8 @@ pub struct PublisherActor {
 impl PublisherActor {
     /// A publisher that knows no worker and no router.
     pub fn new(config: PublisherConfig) -> Self {
-        let incarnation = stamp::next();
         Self {
-            id: PublisherId::new(config.id().unwrap_or(incarnation), incarnation),
+            id: PublisherId::new(config.id().unwrap_or_else(stamp::random), stamp::next()),
             config,
             reports: Reports::new(),
             attached: Vec::new(),
