@@ -56,7 +56,8 @@ impl MetricsChanged {
         }
     }
 
-    /// Adds a ticket that the worker has admitted, so that the router can settle its reservation.
+    /// Adds a ticket that the worker has admitted, so that the router can settle its reservation. A worker echoes the newest
+    /// tickets of 64 routers; beyond that the one echoed longest ago is forgotten, and counted.
     #[must_use]
     pub fn admitted(mut self, ticket: Ticket) -> Self {
         self.admitted = Some(ticket);

@@ -105,8 +105,11 @@ pub(crate) struct Admitted(Option<Box<Echoes>>);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Echoes {
+    /// Those echoed last stand last.
     tickets: Vec<Ticket>,
     version: u32,
+    /// How many of them have had to go.
+    forgotten: u32,
 }
 
 impl Admitted {
@@ -114,17 +117,18 @@ impl Admitted {
     pub(crate) fn merge(&mut self, ticket: Ticket) -> bool {
         let echoes = self.0.get_or_insert_default();
         let tickets = &mut echoes.tickets;
-        match tickets.iter_mut().find(|t| t.router == ticket.router) {
-            Some(known) if known.number >= ticket.number => return false,
-            Some(known) => *known = ticket,
-            None => {
-                if tickets.len() == MAX_ROUTERS {
-                    tickets.sort_unstable();
-                    tickets.remove(0);
-                }
-                tickets.push(ticket);
+        match tickets.iter().position(|t| t.router == ticket.router) {
+            Some(known) if tickets[known].number >= ticket.number => return false,
+            Some(known) => {
+                tickets.remove(known);
             }
+            None if tickets.len() == MAX_ROUTERS => {
+                tickets.remove(0);
+                echoes.forgotten = echoes.forgotten.saturating_add(1);
+            }
+            None => {}
         }
+        tickets.push(ticket);
         echoes.version = echoes.version.wrapping_add(1);
         true
     }
@@ -134,11 +138,20 @@ impl Admitted {
         for ticket in others.tickets() {
             news |= self.merge(*ticket);
         }
+        if let (Some(echoes), Some(others)) = (&mut self.0, &others.0) {
+            echoes.forgotten = echoes.forgotten.saturating_add(others.forgotten);
+        }
         news
     }
 
     pub(crate) fn tickets(&self) -> &[Ticket] {
         self.0.as_ref().map_or(&[], |echoes| &echoes.tickets)
+    }
+
+    /// Tickets that have had to go since this was asked last.
+    fn take_forgotten(&mut self) -> u64 {
+        let forgotten = self.0.as_mut().map(|echoes| &mut echoes.forgotten);
+        forgotten.map_or(0, |forgotten| u64::from(std::mem::take(forgotten)))
     }
 
     /// Changes with every news.
@@ -191,6 +204,7 @@ pub enum Reported {
 pub struct Reports {
     slots: HashMap<WorkerRank, WorkerSlot, RandomState>,
     rows: Slab<WorkerSlot, Report>,
+    forgotten_tickets: u64,
 }
 
 impl Reports {
@@ -207,6 +221,11 @@ impl Reports {
     /// Whether no worker lives.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
+    }
+
+    /// Echoed tickets that were forgotten for others.
+    pub(crate) fn forgotten_tickets(&self) -> u64 {
+        self.forgotten_tickets
     }
 
     /// All living workers, in no meaningful but a repeatable order.
@@ -238,9 +257,11 @@ impl Reports {
         let Some(row) = self.rows.get_mut(slot) else {
             return Reported::Late;
         };
-        row.change(slot, Some(metrics), |known| {
+        let reported = row.change(slot, Some(metrics), |known| {
             admitted.is_some_and(|ticket| known.merge(ticket))
-        })
+        });
+        self.forgotten_tickets += row.admitted.take_forgotten();
+        reported
     }
 
     /// A worker is known and has not reported yet. `None` if it is known already.
@@ -294,9 +315,12 @@ impl Reports {
         let Some(waiting) = waiting else {
             return Reported::Unchanged;
         };
-        row.change(slot, waiting.metrics, |known| {
+        let reported = row.change(slot, waiting.metrics, |known| {
             known.merge_all(&waiting.admitted)
-        })
+        });
+        let forgotten = row.admitted.take_forgotten();
+        self.forgotten_tickets += forgotten;
+        reported
     }
 
     /// A reporter is gone: ends its own life only.
@@ -347,9 +371,9 @@ impl Reports {
     }
 }
 
-/// Routers whose tickets a worker echoes at once. More than any worker serves; it bounds what hostile tickets can pile
-/// up, and the oldest router life goes first.
-const MAX_ROUTERS: usize = 16;
+/// Routers whose tickets a worker echoes at once. More than a fleet has; it bounds what hostile tickets can pile up, to 1 KiB
+/// a worker. The one echoed longest ago goes first: a router that is gone is echoed no more.
+const MAX_ROUTERS: usize = 64;
 
 #[cfg(test)]
 mod tests {
