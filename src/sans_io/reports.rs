@@ -105,31 +105,49 @@ pub(crate) struct Admitted(Option<Box<Echoes>>);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Echoes {
-    /// Those echoed last stand last.
     tickets: Vec<Ticket>,
+    /// The version each of them came with.
+    echoed: Vec<u32>,
     version: u32,
     /// How many of them have had to go.
     forgotten: u32,
+}
+
+impl Echoes {
+    /// Makes room: whoever was echoed longest ago goes.
+    fn forget_oldest(&mut self) {
+        let ages = self.echoed.iter().map(|at| self.version.wrapping_sub(*at));
+        let oldest = ages.enumerate().max_by_key(|(_, age)| *age);
+        if let Some((oldest, _)) = oldest {
+            self.tickets.remove(oldest);
+            self.echoed.remove(oldest);
+            self.forgotten = self.forgotten.saturating_add(1);
+        }
+    }
 }
 
 impl Admitted {
     /// Merges by maximum per router; whether it was news.
     pub(crate) fn merge(&mut self, ticket: Ticket) -> bool {
         let echoes = self.0.get_or_insert_default();
-        let tickets = &mut echoes.tickets;
-        match tickets.iter().position(|t| t.router == ticket.router) {
-            Some(known) if tickets[known].number >= ticket.number => return false,
-            Some(known) => {
-                tickets.remove(known);
-            }
-            None if tickets.len() == MAX_ROUTERS => {
-                tickets.remove(0);
-                echoes.forgotten = echoes.forgotten.saturating_add(1);
-            }
-            None => {}
+        let known = echoes
+            .tickets
+            .iter()
+            .position(|t| t.router == ticket.router);
+        if known.is_some_and(|known| echoes.tickets[known].number >= ticket.number) {
+            return false;
         }
-        tickets.push(ticket);
         echoes.version = echoes.version.wrapping_add(1);
+        if let Some(known) = known {
+            echoes.tickets[known] = ticket;
+            echoes.echoed[known] = echoes.version;
+        } else {
+            if echoes.tickets.len() == MAX_ROUTERS {
+                echoes.forget_oldest();
+            }
+            echoes.tickets.push(ticket);
+            echoes.echoed.push(echoes.version);
+        }
         true
     }
 

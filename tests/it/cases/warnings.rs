@@ -2,7 +2,7 @@
 
 use std::{
     fmt::{Debug, Write},
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex},
 };
 
 use crate::support::{
@@ -16,9 +16,10 @@ use actix_kv_metrics::{
     actix::{Arbiter, clock},
 };
 use tracing::{
-    Event, Level, Metadata, Subscriber,
+    Dispatch, Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Id, Record},
+    subscriber::Interest,
 };
 
 /// What was said at a level and above.
@@ -83,6 +84,41 @@ impl Subscriber for Warnings {
     fn exit(&self, _: &Id) {}
 }
 
+/// Other tests run beside these, with no subscriber: whether anybody wants to hear of an event is to be asked each time. It
+/// takes a while until that holds for one that is being said for the first time just now.
+static ASKED_EACH_TIME: LazyLock<Dispatch> = LazyLock::new(|| {
+    let kept = Dispatch::new(Deaf);
+    std::thread::sleep(ms(50));
+    tracing::callsite::rebuild_interest_cache();
+    kept
+});
+
+struct Deaf;
+
+impl Subscriber for Deaf {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        false
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
 /// Runs `body` in virtual time and hands it what is warned of meanwhile.
 fn warned<F: Future<Output = ()>>(body: impl FnOnce(Warnings) -> F) {
     said(Level::WARN, body);
@@ -90,6 +126,7 @@ fn warned<F: Future<Output = ()>>(body: impl FnOnce(Warnings) -> F) {
 
 /// The same with all that is said at `level` and above.
 fn said<F: Future<Output = ()>>(level: Level, body: impl FnOnce(Warnings) -> F) {
+    LazyLock::force(&ASKED_EACH_TIME);
     let said = Arc::default();
     let warnings = Warnings { level, said };
     let body = body(warnings.clone());
