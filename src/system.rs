@@ -225,6 +225,8 @@ impl KvMetrics {
     /// On a tokio runtime that was built without timers.
     pub async fn select(&self, request: SelectWorker) -> Result<Selection, SelectError> {
         use SelectError::{NoWorkers, NoneAllowed, UnknownWorker};
+        // Sorted here, it takes no time of the router's.
+        let request = request.in_order();
         match self.select_once(request.clone()).await {
             Err(unknown @ (NoWorkers | NoneAllowed | UnknownWorker)) => {
                 let announced = AwaitAnnounced {

@@ -1,5 +1,6 @@
 //! Failures that users of similar systems reported; `tests/CASES.md` lists them by number.
 
+mod costs;
 mod ends;
 mod limits;
 mod load;
