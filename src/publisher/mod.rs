@@ -247,7 +247,13 @@ impl PublisherActor {
         let mut look = self.overdue_at.is_some_and(|at| at <= now);
         match reported {
             Reported::Late => self.counts.late += 1,
-            Reported::Unchanged => self.counts.unchanged += 1,
+            Reported::Known => self.counts.unchanged += 1,
+            Reported::Unchanged(slot) => {
+                self.counts.unchanged += 1;
+                for attached in &mut self.attached {
+                    look |= attached.link.handle_unchanged(slot, now);
+                }
+            }
             Reported::Changed(change) => {
                 self.counts.changed += 1;
                 let Some(report) = self.reports.at(change.slot()) else {
@@ -427,7 +433,7 @@ impl Handler<MetricsChanged> for PublisherActor {
         tracing::trace!(worker = %msg.worker, "report");
         let reported = self
             .reports
-            .handle_report(msg.worker, msg.metrics, msg.admitted);
+            .handle_report(msg.worker, msg.metrics, msg.admitted, now);
         self.handle_reported(ctx, now, reported);
         Ok(())
     }

@@ -75,10 +75,13 @@ impl Difference {
         match (&has.metrics, &newest.metrics) {
             (None, Some(_)) => Self::Urgent,
             (Some(has), Some(newest)) if has != newest => {
-                Self::between_metrics(has, newest, settings, rested)
+                match Self::between_metrics(has, newest, settings, rested) {
+                    Self::Minor if !same_tickets => Self::Significant,
+                    difference => difference,
+                }
             }
             _ if same_tickets => Self::None,
-            _ => Self::Minor,
+            _ => Self::Significant,
         }
     }
 

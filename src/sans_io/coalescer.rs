@@ -20,9 +20,9 @@ use std::{
 use super::{
     at_router::{AtRouter, Difference, OlderValues},
     departed::DepartedLives,
-    nanos::{Nanos, earliest, span},
+    nanos::{Nanos, earliest, has_come, span},
     reports::{Change, Report, Reports, WorkerSlot},
-    slots::BySlot,
+    slots::{BySlot, Chain, Links},
     windows::{Phase, Windows},
 };
 use crate::{config::Coalescing, metrics::WorkerRank, snapshot::WorkerLoad};
@@ -42,6 +42,11 @@ pub struct Coalescer {
     windows: Windows,
     tracked: BySlot<WorkerSlot, Tracked>,
     older: OlderValues,
+    /// Workers that have reported since the router was last told of them, in the order of the first such report.
+    unrenewed: Chain<WorkerSlot>,
+    unrenewed_links: Links<WorkerSlot>,
+    /// Those that the snapshot that is out renews, and since when they had been unrenewed.
+    renewals_out: Vec<(WorkerSlot, Nanos)>,
     departures: BTreeSet<WorkerRank>,
     departures_out: Vec<WorkerRank>,
     /// Lives that ended within the last `max_delay`.
@@ -68,6 +73,8 @@ pub struct CoalescerCounts {
     pub departures: u64,
     /// Worker loads told.
     pub entries: u64,
+    /// Those among them that only say that the worker still reports.
+    pub renewals: u64,
 }
 
 /// What a snapshot is to carry.
@@ -97,6 +104,10 @@ struct Tracked {
     last_activity: Option<Nanos>,
     last_urgent: Option<Nanos>,
     differs_since: Option<Nanos>,
+    /// When it reported first since the router was last told of it.
+    unrenewed_since: Option<Nanos>,
+    /// Round of the last snapshot that renewed it.
+    renewed_in: u64,
     /// Round of the last snapshot that carried this worker, and since when it had differed.
     sent_in: u64,
     sent_differs_since: Option<Nanos>,
@@ -110,6 +121,8 @@ impl Tracked {
         last_activity: None,
         last_urgent: None,
         differs_since: None,
+        unrenewed_since: None,
+        renewed_in: 0,
         sent_in: 0,
         sent_differs_since: None,
     };
@@ -126,6 +139,9 @@ impl Coalescer {
             windows: Windows::new(settings),
             tracked: BySlot::new(Tracked::NEW),
             older: OlderValues::default(),
+            unrenewed: Chain::EMPTY,
+            unrenewed_links: Links::default(),
+            renewals_out: Vec::new(),
             departures: BTreeSet::new(),
             departures_out: Vec::new(),
             ended: DepartedLives::new(settings.max_delay()),
@@ -192,7 +208,18 @@ impl Coalescer {
         }
         self.update_window(slot, report);
         self.tracked[slot].last_activity = Some(self.now);
-        self.windows.phase(slot) != before
+        let first = change.is_report() && self.note_report(slot);
+        first || self.windows.phase(slot) != before
+    }
+
+    /// A worker reports the same again. `true`: nobody had done so since the router was last told, so the first deadline
+    /// may be another.
+    pub(super) fn handle_unchanged(&mut self, slot: WorkerSlot, now: Instant) -> bool {
+        if self.tracked[slot].unrenewed_since.is_some() {
+            return false;
+        }
+        self.advance(now);
+        self.note_report(slot)
     }
 
     /// A worker is known, or begins a new life, and has not reported yet.
@@ -207,6 +234,8 @@ impl Coalescer {
             tracked.reborn_at = Some(self.now);
             self.older.forget(tracked.at_router);
             tracked.at_router = AtRouter::OtherLife;
+            tracked.renewed_in = 0;
+            self.end_unrenewed(slot);
         }
         self.update_window(slot, report);
     }
@@ -221,6 +250,7 @@ impl Coalescer {
     ) {
         self.advance(now);
         self.windows.close(slot);
+        self.end_unrenewed(slot);
         self.end_life(slot, worker);
         let was = std::mem::replace(&mut self.tracked[slot], Tracked::NEW);
         self.older.forget(was.at_router);
@@ -238,6 +268,7 @@ impl Coalescer {
     pub(super) fn handle_applied(&mut self) {
         self.out = None;
         self.departures_out.clear();
+        self.renewals_out.clear();
     }
 
     /// The router has what the last snapshot carried, but asks for everything.
@@ -252,6 +283,14 @@ impl Coalescer {
             return;
         };
         self.departures.extend(self.departures_out.drain(..));
+        // The latest first, so that the earliest of them comes to stand first.
+        while let Some((slot, since)) = self.renewals_out.pop() {
+            if self.tracked[slot].renewed_in == self.rounds {
+                self.end_unrenewed(slot);
+                self.tracked[slot].unrenewed_since = Some(since);
+                (self.unrenewed_links).push_front(&mut self.unrenewed, slot);
+            }
+        }
         for (slot, tracked) in self.tracked.iter_mut() {
             if tracked.sent_in != self.rounds {
                 continue;
@@ -299,11 +338,24 @@ impl Coalescer {
 
     /// When the first window falls due; `None`: none will. Not after the last `now` if something is due.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        if self.is_due_at_once() {
+        if self.is_urgent() {
             return Some(self.origin);
         }
-        let first = self.windows.first_deadline()?;
+        self.poll_timeout_of_others()
+    }
+
+    /// The same, but for what is urgent.
+    pub(super) fn poll_timeout_of_others(&self) -> Option<Instant> {
+        if self.windows.is_due_for_no_urgency() {
+            return Some(self.origin);
+        }
+        let first = earliest(self.windows.first_deadline(), self.renewal_due())?;
         self.origin.checked_add(first.elapsed())
+    }
+
+    /// Whether everything is to be told.
+    pub(super) fn wants_full(&self) -> bool {
+        self.wants_full
     }
 
     /// Takes everything that is due, urgent or not, and compares it with what the router has. `None`: nothing is left.
@@ -318,9 +370,9 @@ impl Coalescer {
         }
         self.rounds += 1;
         let content = if std::mem::take(&mut self.wants_full) {
-            self.take_all(reports)
+            self.take_all(reports, now)
         } else {
-            self.take_due(reports)
+            self.take_due(reports, now)
         };
         if !content.full && content.left.is_empty() && content.workers.is_empty() {
             return None;
@@ -361,6 +413,33 @@ impl Coalescer {
         self.last_now = now;
         let elapsed = now.saturating_duration_since(self.origin);
         self.now = self.now.max(Nanos::at(elapsed));
+    }
+
+    /// When the first worker that still reports is to be told of.
+    fn renewal_due(&self) -> Option<Nanos> {
+        let since = self.tracked[self.unrenewed.front()?].unrenewed_since?;
+        since.after(span(self.settings.minor_delay()))
+    }
+
+    /// The worker reported. `true`: it is the first to have done so since the router was last told.
+    #[inline]
+    fn note_report(&mut self, slot: WorkerSlot) -> bool {
+        let first = self.unrenewed.is_empty();
+        let since = &mut self.tracked[slot].unrenewed_since;
+        if since.is_some() {
+            return false;
+        }
+        *since = Some(self.now);
+        self.unrenewed_links.push_back(&mut self.unrenewed, slot);
+        first
+    }
+
+    /// The router is told of the worker, or it is gone.
+    #[inline]
+    fn end_unrenewed(&mut self, slot: WorkerSlot) {
+        if self.tracked[slot].unrenewed_since.take().is_some() {
+            self.unrenewed_links.remove(&mut self.unrenewed, slot);
+        }
     }
 
     /// Opens, moves or leaves the worker's window after its report became `report`.
@@ -453,15 +532,16 @@ impl Coalescer {
     fn is_leading(&self, slot: WorkerSlot) -> bool {
         let last = self.tracked[slot].last_activity;
         self.settings.leading()
+            && !self.tracked[slot].flaps
             && last.is_none_or(|last| self.now.since(last) >= span(self.settings.debounce()))
     }
 
-    fn take_all(&mut self, reports: &Reports) -> SnapshotContent {
+    fn take_all(&mut self, reports: &Reports, now: Instant) -> SnapshotContent {
         self.windows.close_all();
         self.departures.clear();
         let mut workers = Vec::with_capacity(reports.len());
         for (slot, report) in reports.iter() {
-            workers.push(self.take(slot, report));
+            workers.push(self.take(slot, report, now));
         }
         SnapshotContent {
             full: true,
@@ -470,7 +550,7 @@ impl Coalescer {
         }
     }
 
-    fn take_due(&mut self, reports: &Reports) -> SnapshotContent {
+    fn take_due(&mut self, reports: &Reports, now: Instant) -> SnapshotContent {
         let mut workers = Vec::new();
         while let Some(slot) = self.windows.first_due(self.now) {
             self.windows.close(slot);
@@ -484,7 +564,26 @@ impl Coalescer {
                 self.older.forget(tracked.at_router);
                 tracked.at_router = AtRouter::Newest;
             } else {
-                workers.push(self.take(slot, report));
+                workers.push(self.take(slot, report, now));
+            }
+        }
+        while has_come(self.renewal_due(), self.now)
+            && let Some(slot) = self.unrenewed.front()
+        {
+            let since = self.tracked[slot].unrenewed_since;
+            self.end_unrenewed(slot);
+            let (Some(report), Some(since)) = (reports.at(slot), since) else {
+                continue;
+            };
+            if self.windows.phase(slot) == Phase::Closed {
+                self.tracked[slot].renewed_in = self.rounds;
+                self.renewals_out.push((slot, since));
+                self.counts.renewals += 1;
+                workers.push(load_of(report, Duration::ZERO, now));
+            } else {
+                // Its newest value goes along, and nothing is left to tell.
+                self.windows.close(slot);
+                workers.push(self.take(slot, report, now));
             }
         }
         let left: Vec<_> = std::mem::take(&mut self.departures).into_iter().collect();
@@ -496,7 +595,8 @@ impl Coalescer {
         }
     }
 
-    fn take(&mut self, slot: WorkerSlot, report: &Report) -> WorkerLoad {
+    fn take(&mut self, slot: WorkerSlot, report: &Report, now: Instant) -> WorkerLoad {
+        self.end_unrenewed(slot);
         let tracked = &mut self.tracked[slot];
         let age = (tracked.differs_since).map_or(0, |since| self.now.since(since));
         self.older.forget(tracked.at_router);
@@ -504,15 +604,20 @@ impl Coalescer {
         tracked.flaps &= report.metrics.is_none();
         tracked.sent_in = self.rounds;
         tracked.sent_differs_since = tracked.differs_since.take();
-        WorkerLoad {
-            worker: report.worker,
-            life: report.life,
-            metrics: report.metrics(),
-            admitted: report.admitted.tickets().to_vec(),
-            age: Duration::from_nanos(age),
-            reported: None,
-            draining: false,
-        }
+        load_of(report, Duration::from_nanos(age), now)
+    }
+}
+
+fn load_of(report: &Report, age: Duration, now: Instant) -> WorkerLoad {
+    let reported_at = report.reported_at;
+    WorkerLoad {
+        worker: report.worker,
+        life: report.life,
+        metrics: report.metrics(),
+        admitted: report.admitted.tickets().to_vec(),
+        age,
+        reported: reported_at.map(|at| now.saturating_duration_since(at)),
+        draining: false,
     }
 }
 

@@ -89,6 +89,7 @@ pub struct Link {
     coalescer: Coalescer,
     backoff: Backoff,
     min_gap: Duration,
+    urgent_gap: Duration,
     state: LinkState,
     last_start: Option<Instant>,
     acknowledged: Option<u64>,
@@ -131,6 +132,7 @@ impl Link {
             coalescer: Coalescer::new(coalescing, now),
             backoff,
             min_gap: coalescing.min_gap(),
+            urgent_gap: urgent_gap(coalescing),
             state: LinkState::Idle,
             last_start: None,
             acknowledged: None,
@@ -215,6 +217,11 @@ impl Link {
         !self.is_lost() && self.coalescer.handle_changed(change, report, now)
     }
 
+    /// A worker reports the same again. `false`: [`poll_timeout`](Self::poll_timeout) is what it was.
+    pub fn handle_unchanged(&mut self, slot: WorkerSlot, now: Instant) -> bool {
+        !self.is_lost() && self.coalescer.handle_unchanged(slot, now)
+    }
+
     /// A worker is known, or begins a new life, and has not reported yet.
     pub fn handle_joined(&mut self, slot: WorkerSlot, report: &Report, now: Instant) {
         if !self.is_lost() {
@@ -240,6 +247,7 @@ impl Link {
         if let Some(coalescing) = coalescing {
             self.coalescer.handle_settings(coalescing, now);
             self.min_gap = coalescing.min_gap();
+            self.urgent_gap = urgent_gap(coalescing);
         }
         self.coalescer.want_full();
     }
@@ -294,11 +302,15 @@ impl Link {
             LinkState::InFlight { .. } | LinkState::Lost => None,
             LinkState::BackingOff { until } => Some(until),
             LinkState::Idle => {
-                let first = self.coalescer.poll_timeout()?;
-                Some(match self.paced_until() {
-                    Some(paced) => first.max(paced),
-                    None => first,
-                })
+                let first = self.coalescer.poll_timeout();
+                let Some(last_start) = self.paced_from() else {
+                    return first;
+                };
+                let urgent =
+                    (self.coalescer.is_urgent()).then(|| later(last_start, self.urgent_gap));
+                let other = self.coalescer.poll_timeout_of_others();
+                let other = other.map(|other| other.max(later(last_start, self.min_gap)));
+                urgent.into_iter().chain(other).min()
             }
         }
     }
@@ -325,12 +337,9 @@ impl Link {
             Some(first) if first <= now => {}
             _ => return None,
         }
+        // A retry has been paced by its backoff.
         let retry = matches!(self.state, LinkState::BackingOff { .. });
         self.state = LinkState::Idle;
-        // A retry has been paced by its backoff.
-        if !retry && self.paced_until().is_some_and(|paced| paced > now) {
-            return None;
-        }
         self.unpaced = false;
         let content = self.coalescer.poll_snapshot(now, reports)?;
         *sequence = sequence.saturating_add(1);
@@ -371,13 +380,10 @@ impl Link {
         self.poll_transmit(publisher, sequence, reports, now)
     }
 
-    /// Until when pacing holds the next snapshot back.
-    fn paced_until(&self) -> Option<Instant> {
-        if self.unpaced || self.coalescer.is_urgent() {
-            return None;
-        }
-        let last_start = self.last_start?;
-        Some(later(last_start, self.min_gap))
+    /// The start that the next snapshot keeps its distance from, if it has to.
+    fn paced_from(&self) -> Option<Instant> {
+        let paced = !self.unpaced && !self.coalescer.wants_full();
+        self.last_start.filter(|_| paced)
     }
 
     fn acknowledge(&mut self, sequence: u64) {
@@ -433,6 +439,14 @@ impl Link {
         let ages = content.workers.iter().map(|load| load.age);
         self.counts.last_age = ages.max().unwrap_or_default();
         self.counts.max_age = self.counts.max_age.max(self.counts.last_age);
+    }
+}
+
+/// Least distance of a snapshot that urgent changes alone cause.
+fn urgent_gap(coalescing: Coalescing) -> Duration {
+    match (coalescing.min_gap(), coalescing.urgent_gap()) {
+        (Duration::ZERO, urgent_gap) => urgent_gap,
+        (min_gap, urgent_gap) => urgent_gap.min(min_gap),
     }
 }
 

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
+    time::Instant,
 };
 
 use foldhash::fast::RandomState;
@@ -32,6 +33,7 @@ pub struct Report {
     pub(crate) life: u64,
     pub(crate) metrics: Option<ForwardPassMetrics>,
     pub(crate) admitted: Admitted,
+    pub(crate) reported_at: Option<Instant>,
     reporter: Option<Arc<SharedReport>>,
 }
 
@@ -51,24 +53,37 @@ impl Report {
         self.metrics.clone()
     }
 
-    /// Takes newer metrics and tickets over, if there are any.
+    /// When it last reported in this life, changed or not; never later than the report.
+    pub fn reported_at(&self) -> Option<Instant> {
+        self.reported_at
+    }
+
+    /// Takes newer metrics and tickets over, if there are any. `reported_at`: when the metrics were reported.
     fn change(
         &mut self,
         slot: WorkerSlot,
         metrics: Option<ForwardPassMetrics>,
+        reported_at: Option<Instant>,
         admit: impl FnOnce(&mut Admitted) -> bool,
     ) -> Reported {
         let admitted = self.admitted.version();
         let news = admit(&mut self.admitted);
+        let is_report = metrics.is_some();
+        if is_report {
+            self.reported_at = self.reported_at.max(reported_at);
+        }
         let metrics = if metrics.is_some() && metrics != self.metrics {
             std::mem::replace(&mut self.metrics, metrics)
         } else if news {
             self.metrics.clone()
+        } else if is_report {
+            return Reported::Unchanged(slot);
         } else {
-            return Reported::Unchanged;
+            return Reported::Known;
         };
         Reported::Changed(Change {
             slot,
+            is_report,
             before: Before { admitted, metrics },
         })
     }
@@ -78,6 +93,7 @@ impl Report {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     slot: WorkerSlot,
+    is_report: bool,
     before: Before,
 }
 
@@ -85,6 +101,11 @@ impl Change {
     /// Whose report it is.
     pub fn slot(&self) -> WorkerSlot {
         self.slot
+    }
+
+    /// Whether the worker reported; else it only admitted a ticket.
+    pub(crate) fn is_report(&self) -> bool {
+        self.is_report
     }
 
     pub(crate) fn before(&self) -> &Before {
@@ -172,7 +193,20 @@ impl SharedReport {
 #[derive(Debug, Default)]
 pub(crate) struct WaitingReport {
     pub(crate) metrics: Option<ForwardPassMetrics>,
+    /// When the first of the reports that wait here was made.
+    pub(crate) reported_at: Option<Instant>,
     pub(crate) admitted: Admitted,
+}
+
+impl WaitingReport {
+    /// The worker reports; `now` is asked only if nothing waits yet. The one stamp is never later than any of the reports
+    /// that it stands for.
+    #[inline]
+    pub(crate) fn report(&mut self, metrics: ForwardPassMetrics, now: impl FnOnce() -> Instant) {
+        if self.metrics.replace(metrics).is_none() {
+            self.reported_at = Some(now());
+        }
+    }
 }
 
 /// What became of a report.
@@ -180,8 +214,10 @@ pub(crate) struct WaitingReport {
 pub enum Reported {
     /// It differs from the one before: the links must hear of it.
     Changed(Change),
-    /// It is the same again.
-    Unchanged,
+    /// The worker reports the same again.
+    Unchanged(WorkerSlot),
+    /// It is no report, and its tickets are known.
+    Known,
     /// It is of a life that has ended.
     Late,
 }
@@ -230,6 +266,7 @@ impl Reports {
         worker: WorkerRank,
         metrics: ForwardPassMetrics,
         admitted: Option<Ticket>,
+        now: Instant,
     ) -> Reported {
         let slot = match self.slots.get(&worker) {
             Some(slot) => *slot,
@@ -238,7 +275,7 @@ impl Reports {
         let Some(row) = self.rows.get_mut(slot) else {
             return Reported::Late;
         };
-        row.change(slot, Some(metrics), |known| {
+        row.change(slot, Some(metrics), Some(now), |known| {
             admitted.is_some_and(|ticket| known.merge(ticket))
         })
     }
@@ -278,6 +315,7 @@ impl Reports {
             stamp::next()
         };
         row.metrics = None;
+        row.reported_at = None;
         row.admitted = Admitted::default();
         reporter.slot.store(slot.number(), Relaxed);
         row.reporter = Some(reporter);
@@ -291,9 +329,9 @@ impl Reports {
             return Reported::Late;
         };
         let Some(waiting) = waiting else {
-            return Reported::Unchanged;
+            return Reported::Known;
         };
-        row.change(slot, waiting.metrics, |known| {
+        row.change(slot, waiting.metrics, waiting.reported_at, |known| {
             known.merge_all(&waiting.admitted)
         })
     }
@@ -325,6 +363,7 @@ impl Reports {
             life,
             metrics: None,
             admitted: Admitted::default(),
+            reported_at: None,
             reporter: reporter.clone(),
         });
         if let Some(reporter) = reporter {
@@ -345,6 +384,10 @@ mod tests {
 
     const W: WorkerRank = WorkerRank::ZERO;
 
+    fn now() -> Instant {
+        actix::clock::Instant::now().into_std()
+    }
+
     fn load(active: u64) -> ForwardPassMetrics {
         ForwardPassMetrics::new(active, 100, 0)
     }
@@ -364,19 +407,23 @@ mod tests {
     fn a_plain_report_joins_the_present_life_or_begins_one() {
         let mut reports = Reports::new();
         assert!(matches!(
-            reports.handle_report(W, load(1), None),
+            reports.handle_report(W, load(1), None, now()),
             Reported::Changed(_)
         ));
         let first = reports.get(W).unwrap().life;
-        assert_eq!(reports.handle_report(W, load(1), None), Reported::Unchanged);
+        let slot = *reports.slots.get(&W).unwrap();
+        assert_eq!(
+            reports.handle_report(W, load(1), None, now()),
+            Reported::Unchanged(slot)
+        );
         assert!(matches!(
-            reports.handle_report(W, load(2), None),
+            reports.handle_report(W, load(2), None, now()),
             Reported::Changed(_)
         ));
         assert_eq!(reports.get(W).unwrap().life, first);
         assert!(reports.handle_left(W).is_some());
         assert_eq!(reports.handle_left(W), None);
-        reports.handle_report(W, load(2), None);
+        reports.handle_report(W, load(2), None, now());
         assert!(reports.get(W).unwrap().life > first);
         assert_eq!((reports.len(), reports.rows.slots()), (1, 1));
     }
@@ -417,7 +464,7 @@ mod tests {
     fn a_reporter_outranks_a_life_that_plain_messages_began() {
         let mut reports = Reports::new();
         let reporter = reporter();
-        reports.handle_report(W, load(1), None);
+        reports.handle_report(W, load(1), None, now());
         let plain = reports.get(W).unwrap().life;
         assert!(plain > reporter.life);
         reports.handle_reporter(reporter);

@@ -224,6 +224,20 @@ impl<K: Key> Links<K> {
         chain.back = slot.number();
     }
 
+    /// Puts `slot`, which must not be in any chain of these links, before all others.
+    pub(crate) fn push_front(&mut self, chain: &mut Chain<K>, slot: K) {
+        self.0[slot] = Neighbours {
+            previous: NIL,
+            next: chain.front,
+        };
+        if chain.front == NIL {
+            chain.back = slot.number();
+        } else {
+            self.0[K::new(chain.front)].previous = slot.number();
+        }
+        chain.front = slot.number();
+    }
+
     /// Takes `slot` out of `chain`, which must hold it.
     #[inline]
     pub(crate) fn remove(&mut self, chain: &mut Chain<K>, slot: K) {

@@ -92,6 +92,12 @@ impl Windows {
         !self.urgent.is_empty()
     }
 
+    /// Whether a window is due whatever the time, but for urgent ones.
+    #[inline]
+    pub(super) fn is_due_for_no_urgency(&self) -> bool {
+        !self.due.is_empty()
+    }
+
     /// Whether a window is due whatever the time.
     #[inline]
     pub(super) fn is_due_at_once(&self) -> bool {

@@ -19,7 +19,7 @@ fn waiting(coalescing: Coalescing, workers: &[u64]) -> Timeline {
 }
 
 fn paced(debounce: u64, max_delay: u64, gap: u64) -> Coalescing {
-    Coalescing::builder()
+    unpaced()
         .debounce(ms(debounce))
         .max_delay(ms(max_delay))
         .min_gap(ms(gap))
@@ -373,10 +373,7 @@ fn g12_urgent_changes_pass_the_pacing_and_take_what_is_due_along() {
 
 #[test]
 fn a_gap_of_for_ever_lets_only_urgent_changes_and_flushes_pass() {
-    let settings = Coalescing::builder()
-        .min_gap(Duration::MAX)
-        .build()
-        .unwrap();
+    let settings = unpaced().min_gap(Duration::MAX).build().unwrap();
     let mut t = Timeline::with_workers(settings, &[1]);
     t.report(1, 1);
     t.expect_nothing_until(1_000);
@@ -536,7 +533,7 @@ fn a_link_attached_again_takes_the_answer_to_what_its_former_windows_sent() {
 
 #[test]
 fn g8_a_retry_is_paced_by_its_backoff_and_not_by_min_gap_too() {
-    let spaced = Coalescing::builder()
+    let spaced = unpaced()
         .debounce(ms(1))
         .max_delay(ms(10))
         .min_gap(ms(500))

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::support::*;
 use actix_kv_metrics::{
-    AttachRouter, Backoff, Candidates, Coalescing, ForwardPassMetrics, GetLoads, GetPublisherStats,
-    KvMetrics, KvMetricsConfig, MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig,
-    ReportError, RouterActor, RouterConfig, SelectError, SelectWorker, WorkerLeft, WorkerRank,
+    AttachRouter, Backoff, Candidates, ForwardPassMetrics, GetLoads, GetPublisherStats, KvMetrics,
+    KvMetricsConfig, MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig, ReportError,
+    RouterActor, RouterConfig, SelectError, SelectWorker, WorkerLeft, WorkerRank,
     actix::{
         self, Actor, ActorContext, Addr, Arbiter, Context, Handler, Message, System, clock::Instant,
     },
@@ -33,7 +33,7 @@ fn config() -> KvMetricsConfig {
 }
 
 fn windows(debounce: u64, max_delay: u64) -> PublisherConfig {
-    let coalescing = Coalescing::builder()
+    let coalescing = unpaced()
         .debounce(ms(debounce))
         .max_delay(ms(max_delay))
         .build();

@@ -82,10 +82,7 @@ fn case_64_a_late_joiner_gets_the_newest_and_disturbs_no_window() {
 #[test]
 fn a_late_joiner_is_served_at_once_in_every_state_of_the_publisher() {
     virtual_time(async {
-        let never = Coalescing::builder()
-            .min_gap(std::time::Duration::MAX)
-            .build()
-            .unwrap();
+        let never = unpaced().min_gap(std::time::Duration::MAX).build().unwrap();
         let (publisher, router) = pair(never).await;
         settle().await;
         let silent = attach_answering(&publisher, [], Answer::Silent).await;

@@ -4,8 +4,8 @@ use std::{sync::Arc, thread};
 
 use crate::support::{publishers::*, *};
 use actix_kv_metrics::{
-    Coalescing, Flush, MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig,
-    ReportError, Ticket, WorkerLeft, WorkerRank,
+    Flush, MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig, ReportError, Ticket,
+    WorkerLeft, WorkerRank,
     actix::{Actor, Addr, Arbiter, Context, Handler, System},
 };
 
@@ -246,7 +246,7 @@ fn g16_metrics_that_are_not_finite_are_refused_where_they_are_reported() {
 #[test]
 fn an_admitted_ticket_goes_with_the_next_report_or_as_a_minor_change_without_one() {
     virtual_time(async {
-        let settings = Coalescing::builder().minor_delay(ms(60)).build().unwrap();
+        let settings = unpaced().minor_delay(ms(60)).build().unwrap();
         let publisher = publisher(settings);
         let log = attach(&publisher).await;
         let ticket = |router, number| Ticket { router, number };

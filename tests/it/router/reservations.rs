@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::support::router::*;
+use crate::support::unpaced;
 use crate::support::{ms, settle, sleep, virtual_time, w};
 use actix_kv_metrics::{
-    AttachRouter, Coalescing, ForwardPassMetrics, Freshness, LoadSnapshot, MetricsChanged,
-    MetricsReporter, PublisherActor, PublisherConfig, SelectWorker, SnapshotAck, Ticket,
-    WorkerLoad, WorkerRank,
+    AttachRouter, ForwardPassMetrics, Freshness, LoadSnapshot, MetricsChanged, MetricsReporter,
+    PublisherActor, PublisherConfig, SelectWorker, SnapshotAck, Ticket, WorkerLoad, WorkerRank,
     actix::{Actor, Addr},
 };
 
@@ -32,7 +32,7 @@ async fn expect_conserved(router: &Router) {
 /// A publisher attached to a router, with the default windows.
 async fn attached(router: &Router) -> Addr<PublisherActor> {
     let config = PublisherConfig::builder()
-        .coalescing(Coalescing::default())
+        .coalescing(unpaced().build().unwrap())
         .build();
     let publisher = PublisherActor::new(config.unwrap()).start();
     let attach = AttachRouter::new(router.0.clone().recipient());
