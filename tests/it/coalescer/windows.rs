@@ -125,7 +125,7 @@ fn a_clock_that_goes_back_moves_nothing_back() {
 
 #[test]
 fn g4_a_change_and_back_within_the_window_is_dropped_and_counted() {
-    let mut t = Timeline::with_workers(windows(10, 100), &[1]);
+    let mut t = Timeline::with_workers(values_only(10, 100), &[1]);
     t.report(1, 5);
     t.expect_nothing_until(4);
     t.report(1, 0);
@@ -137,7 +137,7 @@ fn g4_a_change_and_back_within_the_window_is_dropped_and_counted() {
 
 #[test]
 fn g4_the_same_value_again_is_no_activity() {
-    let mut t = Timeline::with_workers(windows(10, 100), &[1]);
+    let mut t = Timeline::with_workers(values_only(10, 100), &[1]);
     assert!(matches!(t.report(1, 0), Reported::Unchanged(_)));
     t.expect_idle();
     t.report(1, 5);
@@ -148,7 +148,7 @@ fn g4_the_same_value_again_is_no_activity() {
 
 #[test]
 fn g4_what_is_in_flight_counts_as_had() {
-    let mut t = Timeline::with_workers(windows(10, 100), &[1]);
+    let mut t = Timeline::with_workers(values_only(10, 100), &[1]);
     t.answers_at_once = false;
     t.report(1, 5);
     t.expect_delta(10, &[(1, 5)]);
@@ -310,18 +310,19 @@ fn waiting_requests_and_capacity_are_significant_however_small_the_difference() 
 }
 
 #[test]
-fn a_newer_admitted_ticket_is_a_minor_change_and_an_older_one_none() {
-    let settings = built(unpaced().minor_delay(ms(50)));
+fn a_newer_admitted_ticket_is_significant_and_an_older_one_nothing() {
+    let settings = built(unpaced().significance(1.0).minor_delay(Duration::MAX));
     let ticket = |number| Ticket { router: 7, number };
     let mut t = Timeline::with_workers(settings, &[1]);
     t.report_admitted(1, 0, ticket(4));
+    t.expect_delta(1, &[(1, 0)]);
     assert!(matches!(
         t.report_admitted(1, 0, ticket(3)),
         Reported::Unchanged(_)
     ));
     t.expect_nothing_until(20);
     t.report_admitted(1, 0, ticket(6));
-    t.expect_delta(50, &[(1, 0)]);
+    t.expect_delta(21, &[(1, 0)]);
     assert_eq!(t.last.take().unwrap().workers[0].admitted, [ticket(6)]);
     assert!(matches!(
         t.report_admitted(1, 0, ticket(6)),

@@ -112,7 +112,7 @@ fn g3_a_minor_change_is_published_after_minor_delay() {
 #[test]
 fn g4_nothing_is_sent_for_a_value_the_router_has() {
     virtual_time(async {
-        let publisher = publisher(windows(10, 100));
+        let publisher = publisher(values_only(10, 100));
         let log = attach(&publisher).await;
         report(&publisher, 1, 5).await;
         for _ in 0..20 {

@@ -80,6 +80,16 @@ pub fn windows(debounce: u64, max_delay: u64) -> Coalescing {
 }
 
 /// Load of a worker with 1,000 blocks of which `active` are in use.
+/// The same; that a worker still reports is not told.
+pub fn values_only(debounce: u64, max_delay: u64) -> Coalescing {
+    unpaced()
+        .debounce(ms(debounce))
+        .max_delay(ms(max_delay))
+        .minor_delay(Duration::MAX)
+        .build()
+        .unwrap()
+}
+
 pub fn load(active: u64) -> ForwardPassMetrics {
     ForwardPassMetrics::new(active, 1_000, 0)
 }
