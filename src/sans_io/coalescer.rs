@@ -461,7 +461,9 @@ impl Coalescer {
                 }
             }
             Difference::Significant if phase == Phase::Closed => {
-                if self.is_leading(slot) {
+                if tracked.flaps {
+                    self.windows.open_flapping(slot, now);
+                } else if self.is_leading(slot) {
                     self.windows.open_at_once(slot, Phase::Due);
                 } else {
                     self.windows.open_ordinary(slot, now);
@@ -469,6 +471,7 @@ impl Coalescer {
             }
             Difference::Minor if phase == Phase::Closed => self.windows.open_minor(slot, now),
             Difference::None if phase == Phase::Closed => {}
+            _ if tracked.flaps => {}
             Difference::None | Difference::Minor | Difference::Significant => {
                 let significant = difference == Difference::Significant;
                 self.windows.handle_activity(slot, significant, now);
@@ -532,7 +535,6 @@ impl Coalescer {
     fn is_leading(&self, slot: WorkerSlot) -> bool {
         let last = self.tracked[slot].last_activity;
         self.settings.leading()
-            && !self.tracked[slot].flaps
             && last.is_none_or(|last| self.now.since(last) >= span(self.settings.debounce()))
     }
 

@@ -33,7 +33,7 @@ pub(super) struct Windows {
 pub(super) enum Phase {
     /// There is none.
     Closed,
-    /// Waits for `minor_delay`, whatever happens.
+    /// Waits for `minor_delay`, or `max_delay` if its worker flaps, whatever happens.
     Minor,
     /// Waits for quiet, at the latest for its cap.
     Ordinary,
@@ -140,6 +140,13 @@ impl Windows {
         self.caps.push_back(&mut self.ordinary_caps, slot);
     }
 
+    /// Opens a window that waits for `max_delay`, however quiet the worker is.
+    pub(super) fn open_flapping(&mut self, slot: WorkerSlot, now: Nanos) {
+        let cap = now.after(self.max_delay);
+        self.open_until(slot, Phase::Minor, Some(now), cap);
+        self.caps.push_back(&mut self.ordinary_caps, slot);
+    }
+
     /// Opens a window that waits for `minor_delay`.
     pub(super) fn open_minor(&mut self, slot: WorkerSlot, now: Nanos) {
         let cap = now.after(self.minor_delay);
@@ -181,8 +188,13 @@ impl Windows {
         while let Some(slot) = self.quiet.front() {
             self.open_at_once(slot, Phase::Due);
         }
-        while let Some(slot) = self.minor_caps.front() {
-            self.open_at_once(slot, Phase::Due);
+        for caps in [
+            |windows: &Self| windows.minor_caps,
+            |windows: &Self| windows.ordinary_caps,
+        ] {
+            while let Some(slot) = caps(self).front() {
+                self.open_at_once(slot, Phase::Due);
+            }
         }
     }
 

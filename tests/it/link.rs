@@ -579,3 +579,74 @@ fn a_lost_link_has_no_last_snapshot_and_stays_lost() {
     assert_eq!(last, None);
     assert_eq!((t.link.state(), t.sequence), (LinkState::Lost, 3));
 }
+
+/// Worker 1 is known, and nothing has been sent for long.
+fn known_at(settings: Coalescing, step: u64) -> Timeline {
+    let mut t = Timeline::new(settings);
+    t.report(1, 0);
+    t.skip_to(step - 50);
+    t.pump();
+    t.skip_to(step);
+    t
+}
+
+/// Departures and first reports keep a distance of `urgent_gap`, what is ordinary one of `min_gap`, and whatever goes takes
+/// along what is due.
+#[test]
+fn urgent_changes_keep_a_smaller_distance_and_a_full_snapshot_none() {
+    let settings = Coalescing::builder()
+        .debounce(ms(1))
+        .min_gap(ms(20))
+        .urgent_gap(ms(5))
+        .build()
+        .unwrap();
+    let mut t = known_at(settings, 100);
+    t.report(1, 1);
+    t.expect_delta(101, &[(1, 1)]);
+    t.report(2, 2);
+    t.report(1, 3);
+    t.expect_delta(106, &[(1, 3), (2, 2)]);
+    t.report(1, 4);
+    t.expect_delta(126, &[(1, 4)]);
+    t.link.handle_attached_again(None, t.instant());
+    t.expect_full(126, &[(1, 4), (2, 2)]);
+    t.expect_idle();
+}
+
+/// A gap for urgent changes that is longer than `min_gap` counts as that, but without one it holds by itself.
+#[test]
+fn without_min_gap_urgent_changes_alone_keep_urgent_gap() {
+    let urgent_gap = |min_gap| {
+        let builder = Coalescing::builder().debounce(ms(1)).urgent_gap(ms(8));
+        let mut t = known_at(builder.min_gap(ms(min_gap)).build().unwrap(), 150);
+        t.report(2, 0);
+        t.expect_delta(150, &[(2, 0)]);
+        t.report(3, 0);
+        t
+    };
+    let mut t = urgent_gap(0);
+    t.expect_delta(158, &[(3, 0)]);
+    let mut t = urgent_gap(4);
+    t.expect_delta(154, &[(3, 0)]);
+    let mut t = urgent_gap(0);
+    t.report(1, 6);
+    t.expect_delta(151, &[(1, 6), (3, 0)]);
+}
+
+/// Case 183: newcomers, however many, make no more snapshots than one each `urgent_gap`.
+#[test]
+fn case_183_a_thousand_newcomers_make_eleven_snapshots_a_gap_at_most() {
+    let settings = Coalescing::builder().min_gap(ms(20)).build().unwrap();
+    let mut t = known_at(settings, 100);
+    let mut starts = Vec::new();
+    for id in 2..=1_001 {
+        t.report(id, 0);
+        starts.extend(t.pump().map(|seen| seen.at));
+        t.skip_to(t.now() + 1);
+    }
+    for (first, start) in starts.iter().enumerate() {
+        let within = starts[first..].iter().filter(|at| **at <= start + 20);
+        assert!(within.count() <= 11, "from {start} on");
+    }
+    assert!(starts.len() <= 501, "{} snapshots", starts.len());
+}

@@ -401,3 +401,21 @@ fn case_118_asking_for_nobody_is_a_typed_error_each_time() {
         assert_eq!(router.send(GetRouterStats).await.unwrap().outstanding, 0);
     });
 }
+
+/// Case 182: a reporter made anew every 2 ms, with `leading`: what flaps is never due at once.
+#[test]
+fn case_182_a_worker_that_flaps_is_not_published_each_time_with_leading_either() {
+    virtual_time(async {
+        let settings = unpaced().leading(true).build().unwrap();
+        let publisher = publisher(settings);
+        let log = attach(&publisher).await;
+        for step in 0..500 {
+            let reporter = MetricsReporter::new(&publisher, 1);
+            reporter.report(load(step)).unwrap();
+            sleep(ms(2)).await;
+        }
+        let snapshots = log.take().len();
+        assert!(snapshots <= 220, "{snapshots} snapshots in a second");
+        assert!(publisher.connected());
+    });
+}

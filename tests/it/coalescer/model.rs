@@ -178,6 +178,11 @@ impl Model {
             match (end, cap) {
                 (None, _) if difference == Difference::None => {}
                 (None, _) if difference == Difference::Minor => end = Some(at + minor_delay),
+                (None, _) if worker.flaps => {
+                    // Who flaps waits, however quiet it is.
+                    let end = at + max_delay;
+                    return Some(if end == *at { 0 } else { end });
+                }
                 (None, _) => {
                     cap = Some(at + max_delay);
                     end = Some(at + debounce);

@@ -942,7 +942,8 @@ fn expect_flapping(t: &mut Timeline, at: u64, others: &[u64]) {
     others.iter().for_each(|worker| t.leave(*worker));
     assert!(t.pump().is_some_and(|seen| seen.loads.is_empty()));
     t.report(1, 2);
-    t.expect_delta(at + 10, &[(1, 2)]);
+    // However quiet it is.
+    t.expect_delta(at + 100, &[(1, 2)]);
 }
 
 #[test]
@@ -983,4 +984,166 @@ fn g12_a_worker_that_comes_back_after_max_delay_does_not_flap_however_many_other
         left: vec![50],
         ..delta(100, &[(1, 2)])
     });
+}
+
+// That a worker still reports is told, and nothing for who does not.
+
+fn renewals(t: &Timeline) -> u64 {
+    t.link.coalescer_counts().renewals
+}
+
+/// What the last snapshot said of when each worker reported.
+fn reported(t: &mut Timeline) -> Vec<Option<Duration>> {
+    let last = t.last.take().unwrap();
+    last.workers.iter().map(|load| load.reported).collect()
+}
+
+fn renewing(minor_delay: u64) -> Coalescing {
+    built(unpaced().minor_delay(ms(minor_delay)))
+}
+
+#[test]
+fn a_worker_that_reports_the_same_is_told_of_minor_delay_after_the_first_such_report() {
+    let mut t = Timeline::with_workers(renewing(100), &[1]);
+    t.expect_nothing_until(500);
+    for _ in 0..10 {
+        t.report(1, 0);
+        t.expect_nothing_until(t.now() + 9);
+    }
+    t.expect_delta(600, &[(1, 0)]);
+    assert_eq!(reported(&mut t), [Some(ms(19))]);
+    assert_eq!(renewals(&t), 1);
+    t.expect_idle();
+}
+
+#[test]
+fn g5_who_does_not_report_causes_nothing() {
+    let mut t = Timeline::with_workers(renewing(50), &[1, 2]);
+    t.expect_idle();
+    t.report(2, 0);
+    t.expect_delta(50, &[(2, 0)]);
+    t.expect_idle();
+}
+
+#[test]
+fn a_change_that_is_told_says_that_the_worker_reports_and_nothing_more_is_due() {
+    let mut t = Timeline::with_workers(renewing(100), &[1]);
+    t.report(1, 0);
+    t.expect_nothing_until(50);
+    t.report(1, 5);
+    t.expect_delta(51, &[(1, 5)]);
+    assert_eq!(reported(&mut t), [Some(ms(1))]);
+    t.expect_idle();
+    assert_eq!(renewals(&t), 0);
+}
+
+/// A, B, A closes as before; that it reports is told all the same.
+#[test]
+fn g4_a_return_to_the_old_value_is_told_as_a_report_only() {
+    let mut t = Timeline::with_workers(
+        built(
+            unpaced()
+                .debounce(ms(10))
+                .max_delay(ms(20))
+                .minor_delay(ms(100)),
+        ),
+        &[1],
+    );
+    t.report(1, 5);
+    t.expect_nothing_until(4);
+    t.report(1, 0);
+    t.expect_nothing_until(60);
+    assert_eq!(suppressed(&t), 1);
+    assert!(!t.link.coalescer().is_pending());
+    t.expect_delta(100, &[(1, 0)]);
+    assert_eq!(reported(&mut t), [Some(ms(96))]);
+    assert_eq!(renewals(&t), 1);
+    t.expect_idle();
+}
+
+/// Values alone are pending: a flush does not tell that a worker still reports.
+#[test]
+fn a_flush_goes_by_values_only() {
+    let mut t = Timeline::with_workers(renewing(100), &[1, 2]);
+    t.report(1, 0);
+    t.link.handle_flush();
+    t.expect_nothing_until(5);
+    assert!(!t.link.coalescer().is_pending() && t.link.is_settled());
+    assert_eq!(t.link.coalescer().undelivered(&t.reports), []);
+    t.report(2, 7);
+    t.link.handle_flush();
+    t.expect_delta(5, &[(2, 7)]);
+    t.expect_delta(100, &[(1, 0)]);
+    t.expect_idle();
+}
+
+#[test]
+fn g8_a_renewal_that_failed_is_told_after_the_pause_and_names_nothing_undelivered() {
+    let mut t = Timeline::with_workers(renewing(100), &[1, 2]);
+    t.answers_at_once = false;
+    t.report(2, 0);
+    t.expect_nothing_until(3);
+    t.report(1, 0);
+    t.expect_delta(100, &[(2, 0)]);
+    t.refused();
+    assert_eq!(t.link.coalescer().undelivered(&t.reports), []);
+    t.expect_delta(110, &[(1, 0), (2, 0)]);
+    assert_eq!(reported(&mut t), [Some(ms(110)), Some(ms(107))]);
+    t.applied();
+    t.expect_idle();
+}
+
+#[test]
+fn g13_a_new_life_has_not_reported_whatever_becomes_of_the_former_ones_renewal() {
+    let mut t = Timeline::with_workers(renewing(100), &[1]);
+    t.answers_at_once = false;
+    t.report(1, 0);
+    t.expect_delta(100, &[(1, 0)]);
+    t.leave(1);
+    t.join(1);
+    t.refused();
+    t.answers_at_once = true;
+    let seen = std::iter::from_fn(|| {
+        t.skip_to(t.now() + 1);
+        Some(t.pump())
+    });
+    assert_eq!(seen.take(200).flatten().count(), 1, "the new life, once");
+    t.expect_idle();
+    assert_eq!(renewals(&t), 1);
+}
+
+/// 10,000 workers that report the same every 20 ms, with the settings that nobody changed.
+#[test]
+fn ten_thousand_workers_that_report_the_same_cost_one_entry_a_second_each() {
+    const WORKERS: u64 = 10_000;
+    let mut t = Timeline::new(Coalescing::default());
+    for id in 0..WORKERS {
+        t.report(id, 0);
+    }
+    t.skip_to(20);
+    t.pump();
+    let (snapshots, entries) = (t.link.counts().snapshots, t.link.coalescer_counts().entries);
+    let slots: Vec<_> = t.reports.iter().map(|(slot, _)| slot).collect();
+    for _ in 0..5_000 {
+        for slot in slots.iter().skip((t.now() % 20) as usize).step_by(20) {
+            let now = t.instant();
+            t.link.handle_unchanged(*slot, now);
+        }
+        t.pump();
+        t.skip_to(t.now() + 1);
+    }
+    let snapshots = t.link.counts().snapshots - snapshots;
+    let entries = t.link.coalescer_counts().entries - entries;
+    assert!(snapshots <= 5 * 110, "{snapshots} snapshots in 5 s");
+    assert!(entries * 10 <= 5 * 11 * WORKERS, "{entries} entries in 5 s");
+    assert!(entries >= 4 * WORKERS - WORKERS, "{entries} entries in 5 s");
+    // Once they fall silent, each is told of once more at most.
+    t.skip_to(t.now() + 2_000);
+    t.pump();
+    t.pump();
+    let told = t.link.coalescer_counts().entries;
+    t.skip_to(t.now() + 10_000);
+    t.pump();
+    assert_eq!(t.link.coalescer_counts().entries, told);
+    t.expect_idle();
 }

@@ -371,3 +371,53 @@ fn g9_one_reporter_shared_by_four_threads_loses_no_last_value() {
         arbiter.stop();
     });
 }
+
+/// The stamp of a report is never later than the report: that of those that wait is the first one's.
+#[test]
+fn the_first_of_the_reports_that_wait_says_when_the_worker_reported() {
+    virtual_time(async {
+        let publisher = publisher(windows(1, 10));
+        let log = attach(&publisher).await;
+        let reporter = MetricsReporter::new(&publisher, 1);
+        reporter.report(load(1)).unwrap();
+        sleep(ms(30)).await;
+        log.take_raw();
+        // Nobody fetches it for 20 ms.
+        publisher.do_send(Block(ms(20)));
+        settle().await;
+        reporter.report(load(2)).unwrap();
+        sleep(ms(15)).await;
+        reporter.report(load(3)).unwrap();
+        sleep(ms(20)).await;
+        let told = log.take_raw().remove(0).workers.remove(0);
+        assert_eq!(told.metrics, Some(load(3)));
+        // Fetched at 50, told at 51, reported at 30.
+        assert_eq!(told.reported, Some(ms(21)));
+    });
+}
+
+/// Plain messages are stamped when they are handled, a ticket alone is no report.
+#[test]
+fn a_ticket_alone_is_no_report() {
+    virtual_time(async {
+        let publisher = publisher(windows(1, 10));
+        let log = attach(&publisher).await;
+        let reporter = MetricsReporter::new(&publisher, 1);
+        reporter.report(load(1)).unwrap();
+        report(&publisher, 2, 1).await;
+        sleep(ms(100)).await;
+        log.take_raw();
+        reporter
+            .admitted(Ticket {
+                router: 1,
+                number: 1,
+            })
+            .unwrap();
+        sleep(ms(10)).await;
+        let told = log.take_raw().remove(0).workers.remove(0);
+        assert_eq!(told.reported, Some(ms(101)));
+        // Both have been told of since they reported: nothing more comes.
+        sleep(ms(5_000)).await;
+        assert_eq!(log.take_raw(), []);
+    });
+}
