@@ -289,6 +289,11 @@ impl PublisherActor {
         for attached in &mut self.attached {
             attached.link.handle_left(slot, worker, living, now);
         }
+        if let Some(renumbering) = self.reports.compact() {
+            for attached in &mut self.attached {
+                attached.link.handle_renumbered(&renumbering);
+            }
+        }
         self.drive_after_message(ctx, now);
     }
 

@@ -2,7 +2,7 @@
 
 use super::{
     reports::{Before, Report},
-    slots::{Slab, key},
+    slots::{Renumbering, Slab, key},
 };
 use crate::{config::Coalescing, metrics::ForwardPassMetrics};
 
@@ -34,6 +34,11 @@ key!(OlderSlot);
 impl OlderValues {
     pub(super) fn keep(&mut self, value: Before) -> AtRouter {
         AtRouter::Older(self.values.insert(value))
+    }
+
+    /// Gives memory back; the slots have other numbers afterwards.
+    pub(super) fn compact(&mut self) -> Option<Renumbering<OlderSlot>> {
+        self.values.compact()
     }
 
     #[inline]

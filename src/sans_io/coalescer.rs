@@ -22,7 +22,7 @@ use super::{
     departed::DepartedLives,
     nanos::{Nanos, earliest, has_come, span},
     reports::{Change, Report, Reports, WorkerSlot},
-    slots::{BySlot, Chain, Links},
+    slots::{BySlot, Chain, Links, Renumbering},
     windows::{Phase, Windows},
 };
 use crate::{config::Coalescing, metrics::WorkerRank, snapshot::WorkerLoad};
@@ -261,6 +261,28 @@ impl Coalescer {
         if self.departures.len() > living.max(FEW_DEPARTURES) {
             self.departures.clear();
             self.wants_full = true;
+        }
+    }
+
+    /// The slots have new numbers, since most workers have left.
+    pub(super) fn handle_renumbered(&mut self, renumbering: &Renumbering<WorkerSlot>) {
+        self.windows.renumber(renumbering);
+        self.tracked.renumber(renumbering);
+        self.unrenewed_links.renumber(renumbering);
+        self.unrenewed.renumber(renumbering);
+        let renewals = self.renewals_out.iter();
+        let renewals =
+            renewals.filter_map(|(slot, since)| Some((renumbering.slot(*slot)?, *since)));
+        self.renewals_out = renewals.collect();
+        if let Some(older) = self.older.compact() {
+            for (_, tracked) in self.tracked.iter_mut() {
+                if let AtRouter::Older(slot) = tracked.at_router {
+                    tracked.at_router = match older.slot(slot) {
+                        Some(slot) => AtRouter::Older(slot),
+                        None => AtRouter::Unknown,
+                    };
+                }
+            }
         }
     }
 

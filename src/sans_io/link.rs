@@ -20,6 +20,7 @@ use std::{
 use super::{
     coalescer::{Coalescer, CoalescerCounts, SnapshotContent},
     reports::{Change, Report, Reports, WorkerSlot},
+    slots::Renumbering,
 };
 use crate::{
     config::{Backoff, Coalescing},
@@ -240,6 +241,11 @@ impl Link {
         if !self.is_lost() {
             self.coalescer.handle_left(slot, worker, living, now);
         }
+    }
+
+    /// [`Reports::compact`] gave workers other slots.
+    pub fn handle_renumbered(&mut self, renumbering: &Renumbering<WorkerSlot>) {
+        self.coalescer.handle_renumbered(renumbering);
     }
 
     /// The router was attached again, perhaps with other windows: it gets everything.

@@ -13,7 +13,7 @@ use foldhash::fast::RandomState;
 
 use super::{
     conflate::Conflated,
-    slots::{Key, Slab, key},
+    slots::{Key, Renumbering, Slab, key},
 };
 use crate::{
     metrics::{ForwardPassMetrics, WorkerRank},
@@ -292,6 +292,21 @@ impl Reports {
             reporter.waiting.close();
         }
         Some(slot)
+    }
+
+    /// Gives memory back after most workers have left. Slots have other numbers afterwards: every link must hear of it.
+    #[must_use = "every link must hear of it"]
+    pub fn compact(&mut self) -> Option<Renumbering<WorkerSlot>> {
+        let renumbering = self.rows.compact()?;
+        self.slots.clear();
+        self.slots.shrink_to(2 * self.rows.slots() as usize);
+        for (slot, report) in self.rows.iter() {
+            self.slots.insert(report.worker, slot);
+            if let Some(reporter) = &report.reporter {
+                reporter.slot.store(slot.number(), Relaxed);
+            }
+        }
+        Some(renumbering)
     }
 
     /// A reporter was made: its life begins, unless a newer reporter has the worker. `None` if it came late.

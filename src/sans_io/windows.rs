@@ -6,7 +6,7 @@
 use super::{
     nanos::{Nanos, earliest, has_come, span},
     reports::WorkerSlot,
-    slots::{BySlot, Chain, Links},
+    slots::{BySlot, Chain, Links, Renumbering},
 };
 use crate::config::Coalescing;
 
@@ -222,6 +222,22 @@ impl Windows {
             Phase::Urgent => self.places.remove(&mut self.urgent, slot),
         }
         self.open -= 1;
+    }
+
+    /// The slots have new numbers.
+    pub(super) fn renumber(&mut self, renumbering: &Renumbering<WorkerSlot>) {
+        self.each.renumber(renumbering);
+        self.places.renumber(renumbering);
+        self.caps.renumber(renumbering);
+        for chain in [
+            &mut self.quiet,
+            &mut self.due,
+            &mut self.urgent,
+            &mut self.ordinary_caps,
+            &mut self.minor_caps,
+        ] {
+            chain.renumber(renumbering);
+        }
     }
 
     /// Closes every window.

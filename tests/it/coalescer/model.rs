@@ -434,6 +434,7 @@ struct Run {
     links: u64,
     tickets: BTreeMap<u64, Ticket>,
     sent: u64,
+    compactions: u64,
     /// Since when a living worker has differed, significantly and at all, from what the router has or is being told.
     differs: BTreeMap<u64, (Option<Micros>, Option<Micros>)>,
 }
@@ -459,6 +460,7 @@ impl Run {
             links: 1,
             tickets: BTreeMap::new(),
             sent: 0,
+            compactions: 0,
             differs: BTreeMap::new(),
         }
     }
@@ -597,6 +599,10 @@ impl Run {
             self.link.handle_left(slot, w(id), self.reports.len(), now);
             self.tickets.remove(&id);
             self.model.leave(self.now, id);
+            if let Some(renumbering) = self.reports.compact() {
+                self.link.handle_renumbered(&renumbering);
+                self.compactions += 1;
+            }
         }
     }
 
@@ -1002,4 +1008,30 @@ fn random_schedules_are_told_to_the_microsecond_as_the_model_foretells() {
 fn random_schedules_keep_the_guarantees_with_leading_and_saturation() {
     let sent: u64 = (10_000..10_600).map(|seed| schedule(seed, false)).sum();
     assert!(sent > 600 * 20, "{sent} snapshots: too few to say much");
+}
+
+/// Most workers leave, again and again, whatever is open, out or failed: what remains is told as before.
+#[test]
+fn g7_mass_departures_change_nothing_for_who_stays() {
+    let mut compactions = 0;
+    for seed in 20_000..20_040 {
+        let _named = Named(seed);
+        let mut run = Run::new(seed, true);
+        for _ in 0..3 {
+            (0..300).for_each(|id| run.report(id));
+            run.note_differences();
+            (0..10).for_each(|_| run.step(300));
+            let stay = run.rng.u64(1..20);
+            let mut ids = run.living();
+            run.rng.shuffle(&mut ids);
+            for id in ids.split_off(stay as usize) {
+                run.leave(id);
+            }
+            run.note_differences();
+            (0..10).for_each(|_| run.step(300));
+        }
+        run.quiet_down();
+        compactions += run.compactions;
+    }
+    assert!(compactions >= 40, "{compactions} times slots were given up");
 }
