@@ -192,11 +192,17 @@ impl PublisherActor {
                 link.warn_if_unanswered(now);
                 continue;
             }
-            let next = link.poll_transmit(self.id, &mut self.sequence, &self.reports, now);
+            let next = link.poll_transmit_piece(
+                self.id,
+                &mut self.sequence,
+                &self.reports,
+                now,
+                WORKERS_A_TURN,
+            );
             let Some(snapshot) = next else {
                 continue;
             };
-            built::note(self.id, snapshot.sequence, now);
+            built::note(self.id, snapshot.sequence, link.built_at());
             tracing::debug!(link = %link.id(), sequence = snapshot.sequence, workers = snapshot.workers.len(), "snapshot");
             attached.ack = Some(Ack {
                 sequence: snapshot.sequence,
@@ -343,7 +349,7 @@ impl PublisherActor {
             let link = &mut attached.link;
             let last = link.poll_last(self.id, &mut self.sequence, &self.reports, now);
             if let Some(snapshot) = last {
-                built::note(self.id, snapshot.sequence, now);
+                built::note(self.id, snapshot.sequence, link.built_at());
                 attached.router.do_send(snapshot);
             }
             attached.ack = None;
@@ -476,3 +482,6 @@ impl Handler<WorkerLeft> for PublisherActor {
 fn now() -> Instant {
     actix::clock::Instant::now().into_std()
 }
+
+/// Some 0.5 ms of work: a larger full snapshot is built in pieces, one each time the timer comes.
+const WORKERS_A_TURN: usize = 4_096;

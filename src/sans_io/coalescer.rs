@@ -22,7 +22,7 @@ use super::{
     departed::DepartedLives,
     nanos::{Nanos, earliest, has_come, span},
     reports::{Change, Report, Reports, WorkerSlot},
-    slots::{BySlot, Chain, Links, Renumbering},
+    slots::{BySlot, Chain, Key, Links, Renumbering},
     windows::{Phase, Windows},
 };
 use crate::{config::Coalescing, metrics::WorkerRank, snapshot::WorkerLoad};
@@ -52,6 +52,7 @@ pub struct Coalescer {
     /// Lives that ended within the last `max_delay`.
     ended: DepartedLives,
     wants_full: bool,
+    building: Option<Building>,
     out: Option<Out>,
     rounds: u64,
     counts: CoalescerCounts,
@@ -82,10 +83,22 @@ pub struct CoalescerCounts {
 pub(super) struct SnapshotContent {
     /// Whether it is everything.
     pub(super) full: bool,
+    /// When it was built, at the latest.
+    pub(super) built_at: Instant,
     /// Workers that left.
     pub(super) left: Vec<WorkerRank>,
     /// Loads that are due.
     pub(super) workers: Vec<WorkerLoad>,
+}
+
+/// A full snapshot that is built piece by piece. Who changes after being taken opens a window as ever.
+#[derive(Debug)]
+struct Building {
+    /// What it says of ages counts from here.
+    began: Instant,
+    workers: Vec<WorkerLoad>,
+    /// Number of the first slot that has not been looked at.
+    next: u32,
 }
 
 /// The snapshot that is out.
@@ -146,6 +159,7 @@ impl Coalescer {
             departures_out: Vec::new(),
             ended: DepartedLives::new(settings.max_delay()),
             wants_full: true,
+            building: None,
             out: None,
             rounds: 0,
             counts: CoalescerCounts::default(),
@@ -169,12 +183,12 @@ impl Coalescer {
 
     /// Whether anything is to be told, now or later.
     pub fn is_pending(&self) -> bool {
-        self.wants_full || self.windows.open() > 0 || !self.departures.is_empty()
+        self.wants_full() || self.windows.open() > 0 || !self.departures.is_empty()
     }
 
     /// Whether something is due that no pacing may hold back.
     pub fn is_urgent(&self) -> bool {
-        self.wants_full || !self.departures.is_empty() || self.windows.is_urgent()
+        self.wants_full() || !self.departures.is_empty() || self.windows.is_urgent()
     }
 
     /// Whether something is due whatever the time.
@@ -259,8 +273,7 @@ impl Coalescer {
         }
         self.departures.insert(worker);
         if self.departures.len() > living.max(FEW_DEPARTURES) {
-            self.departures.clear();
-            self.wants_full = true;
+            self.want_full();
         }
     }
 
@@ -274,6 +287,9 @@ impl Coalescer {
         let renewals =
             renewals.filter_map(|(slot, since)| Some((renumbering.slot(*slot)?, *since)));
         self.renewals_out = renewals.collect();
+        if let Some(building) = &mut self.building {
+            building.next = renumbering.below(building.next);
+        }
         if let Some(older) = self.older.compact() {
             for (_, tracked) in self.tracked.iter_mut() {
                 if let AtRouter::Older(slot) = tracked.at_router {
@@ -349,6 +365,7 @@ impl Coalescer {
     /// The router is to get everything.
     pub(super) fn want_full(&mut self) {
         self.wants_full = true;
+        self.building = None;
         self.departures.clear();
         self.departures_out.clear();
     }
@@ -377,24 +394,37 @@ impl Coalescer {
 
     /// Whether everything is to be told.
     pub(super) fn wants_full(&self) -> bool {
-        self.wants_full
+        self.wants_full || self.building.is_some()
     }
 
-    /// Takes everything that is due, urgent or not, and compares it with what the router has. `None`: nothing is left.
+    /// Takes everything that is due, urgent or not, and compares it with what the router has. Of a full snapshot it takes up
+    /// to `most` workers. `None`: nothing is left, or it is not complete yet.
     pub(super) fn poll_snapshot(
         &mut self,
         now: Instant,
         reports: &Reports,
+        most: usize,
     ) -> Option<SnapshotContent> {
         self.advance(now);
         if self.out.is_some() {
             return None;
         }
-        self.rounds += 1;
-        let content = if std::mem::take(&mut self.wants_full) {
-            self.take_all(reports, now)
-        } else {
-            self.take_due(reports, now)
+        if std::mem::take(&mut self.wants_full) {
+            self.rounds += 1;
+            self.windows.close_all();
+            self.departures.clear();
+            self.building = Some(Building {
+                began: now,
+                workers: Vec::with_capacity(reports.len()),
+                next: 0,
+            });
+        }
+        let content = match self.building.take() {
+            Some(building) => self.take_all(building, reports, most)?,
+            None => {
+                self.rounds += 1;
+                self.take_due(reports, now)
+            }
         };
         if !content.full && content.left.is_empty() && content.workers.is_empty() {
             return None;
@@ -407,7 +437,7 @@ impl Coalescer {
 
     /// Workers whose newest value, or whose departure, the router is not known to have.
     pub fn undelivered(&self, reports: &Reports) -> Vec<WorkerRank> {
-        let full = self.wants_full || self.is_full_out();
+        let full = self.wants_full() || self.is_full_out();
         let is_out = |slot| self.out.is_some() && self.tracked[slot].sent_in == self.rounds;
         let loads = reports.iter().filter(|(slot, _)| {
             full || self.windows.phase(*slot) != Phase::Closed || is_out(*slot)
@@ -560,18 +590,35 @@ impl Coalescer {
             && last.is_none_or(|last| self.now.since(last) >= span(self.settings.debounce()))
     }
 
-    fn take_all(&mut self, reports: &Reports, now: Instant) -> SnapshotContent {
-        self.windows.close_all();
-        self.departures.clear();
-        let mut workers = Vec::with_capacity(reports.len());
-        for (slot, report) in reports.iter() {
-            workers.push(self.take(slot, report, now));
+    fn take_all(
+        &mut self,
+        mut building: Building,
+        reports: &Reports,
+        most: usize,
+    ) -> Option<SnapshotContent> {
+        for (taken, (slot, report)) in reports.iter_from(building.next).enumerate() {
+            if taken == most {
+                building.next = slot.number();
+                self.building = Some(building);
+                return None;
+            }
+            self.windows.close(slot);
+            let load = self.take(slot, report, building.began);
+            building.workers.push(load);
         }
-        SnapshotContent {
+        if !std::mem::take(&mut self.departures).is_empty() {
+            // Who left after being taken is not in it, and so gone from the router; who came back is told of next.
+            let lives = |load: &WorkerLoad| reports.get(load.worker).map(Report::life);
+            building
+                .workers
+                .retain(|load| lives(load) == Some(load.life));
+        }
+        Some(SnapshotContent {
             full: true,
+            built_at: building.began,
             left: Vec::new(),
-            workers,
-        }
+            workers: building.workers,
+        })
     }
 
     fn take_due(&mut self, reports: &Reports, now: Instant) -> SnapshotContent {
@@ -614,6 +661,7 @@ impl Coalescer {
         self.departures_out.clone_from(&left);
         SnapshotContent {
             full: false,
+            built_at: now,
             left,
             workers,
         }

@@ -93,6 +93,7 @@ pub struct Link {
     urgent_gap: Duration,
     state: LinkState,
     last_start: Option<Instant>,
+    built_at: Instant,
     acknowledged: Option<u64>,
     failures_in_row: u32,
     unpaced: bool,
@@ -136,6 +137,7 @@ impl Link {
             urgent_gap: urgent_gap(coalescing),
             state: LinkState::Idle,
             last_start: None,
+            built_at: now,
             acknowledged: None,
             failures_in_row: 0,
             unpaced: false,
@@ -195,6 +197,11 @@ impl Link {
     /// Deliveries that failed.
     pub(crate) fn failed(&self) -> u64 {
         self.failed
+    }
+
+    /// When the last snapshot was built, at the latest: what it says of ages counts from then.
+    pub fn built_at(&self) -> Instant {
+        self.built_at
     }
 
     /// Whether everything told so far has been acknowledged.
@@ -339,6 +346,19 @@ impl Link {
         reports: &Reports,
         now: Instant,
     ) -> Option<LoadSnapshot> {
+        self.poll_transmit_piece(publisher, sequence, reports, now, usize::MAX)
+    }
+
+    /// The same, but a full snapshot is built in pieces of up to `most` workers: while there is more to take,
+    /// [`poll_timeout`](Self::poll_timeout) is not later than `now`.
+    pub fn poll_transmit_piece(
+        &mut self,
+        publisher: PublisherId,
+        sequence: &mut u64,
+        reports: &Reports,
+        now: Instant,
+        most: usize,
+    ) -> Option<LoadSnapshot> {
         match self.poll_timeout() {
             Some(first) if first <= now => {}
             _ => return None,
@@ -347,7 +367,8 @@ impl Link {
         let retry = matches!(self.state, LinkState::BackingOff { .. });
         self.state = LinkState::Idle;
         self.unpaced = false;
-        let content = self.coalescer.poll_snapshot(now, reports)?;
+        let content = self.coalescer.poll_snapshot(now, reports, most)?;
+        self.built_at = content.built_at;
         *sequence = sequence.saturating_add(1);
         self.state = LinkState::InFlight {
             sequence: *sequence,

@@ -250,6 +250,11 @@ impl Reports {
         self.rows.iter()
     }
 
+    /// Those in slots of this number and greater ones.
+    pub(super) fn iter_from(&self, number: u32) -> impl Iterator<Item = (WorkerSlot, &Report)> {
+        self.rows.iter_from(number)
+    }
+
     /// Newest of a living worker.
     pub fn get(&self, worker: WorkerRank) -> Option<&Report> {
         self.at(*self.slots.get(&worker)?)

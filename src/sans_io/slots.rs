@@ -94,7 +94,12 @@ impl<K: Key, T> Slab<K, T> {
 
     /// All values, by slot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &T)> {
-        let entries = self.entries.iter().enumerate();
+        self.iter_from(0)
+    }
+
+    /// The values in slots of this number and greater ones.
+    pub(crate) fn iter_from(&self, number: u32) -> impl Iterator<Item = (K, &T)> {
+        let entries = self.entries.iter().enumerate().skip(number as usize);
         entries.filter_map(|(number, entry)| Some((K::new(number as u32), entry.as_ref()?)))
     }
 
@@ -138,6 +143,12 @@ impl<K: Key> Renumbering<K> {
     pub(crate) fn slot(&self, old: K) -> Option<K> {
         let number = *self.numbers.get(place(old))?;
         (number != NIL).then(|| K::new(number))
+    }
+
+    /// How many slots below this number are left: where those from it on begin now.
+    pub(crate) fn below(&self, old: u32) -> u32 {
+        let below = self.numbers.iter().take(old as usize);
+        below.filter(|number| **number != NIL).count() as u32
     }
 
     fn number(&self, old: u32) -> u32 {

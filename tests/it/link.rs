@@ -650,3 +650,78 @@ fn case_183_a_thousand_newcomers_make_eleven_snapshots_a_gap_at_most() {
     }
     assert!(starts.len() <= 501, "{} snapshots", starts.len());
 }
+
+/// A full snapshot is built in pieces while workers change, leave, come and come back: the router ends with the truth, and
+/// nobody who left is told.
+#[test]
+fn g9_a_full_snapshot_that_is_built_in_pieces_amid_changes_ends_with_the_truth() {
+    use actix_kv_metrics::{
+        ForwardPassMetrics, LinkId, WorkerRank,
+        actix::clock,
+        sans_io::{Link, Reported, Reports},
+    };
+    use std::collections::BTreeMap;
+
+    let mut pieces = 0;
+    for seed in 0..300 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut now = clock::Instant::now().into_std();
+        let mut reports = Reports::new();
+        let mut link = Link::new(LinkId::new(1), windows(1, 10), Backoff::default(), now);
+        let mut sequence = 0;
+        let mut table: BTreeMap<WorkerRank, (u64, Option<ForwardPassMetrics>)> = BTreeMap::new();
+        for step in 0..600 {
+            let worker = w(rng.u64(0..40));
+            match rng.u32(0..10) {
+                _ if step >= 400 => {}
+                0..6 => match reports.handle_report(worker, load(rng.u64(0..5)), None, now) {
+                    Reported::Changed(change) => {
+                        let report = reports.at(change.slot()).unwrap();
+                        link.handle_changed(&change, report, now);
+                    }
+                    Reported::Unchanged(slot) => {
+                        link.handle_unchanged(slot, now);
+                    }
+                    Reported::Known | Reported::Late => {}
+                },
+                6..8 => {
+                    if let Some(slot) = reports.handle_left(worker) {
+                        link.handle_left(slot, worker, reports.len(), now);
+                    }
+                }
+                8 if rng.u32(0..20) == 0 => link.handle_attached_again(None, now),
+                _ => now += ms(rng.u64(0..3)),
+            }
+            if step >= 400 {
+                now += ms(20);
+            }
+            let most = rng.usize(1..6);
+            let due = link.poll_timeout().is_some_and(|at| at <= now);
+            let sent = link.poll_transmit_piece(
+                PublisherId::new(1, 1),
+                &mut sequence,
+                &reports,
+                now,
+                most,
+            );
+            pieces += u64::from(due && sent.is_none());
+            let Some(snapshot) = sent else { continue };
+            if snapshot.kind == SnapshotKind::Full {
+                table.clear();
+            }
+            for left in &snapshot.left {
+                table.remove(left);
+            }
+            for told in snapshot.workers {
+                assert!(reports.get(told.worker).is_some(), "G13, seed {seed}");
+                table.insert(told.worker, (told.life, told.metrics));
+            }
+            link.handle_delivery(sequence, Delivery::Answered(SnapshotAck::Applied), now);
+        }
+        let truth = reports.iter();
+        let truth = truth.map(|(_, r)| (r.worker(), (r.life(), r.metrics())));
+        assert_eq!(table, truth.collect(), "seed {seed}");
+        assert!(link.is_settled(), "seed {seed}");
+    }
+    assert!(pieces > 1_000, "{pieces} pieces: too few to say much");
+}
