@@ -204,11 +204,17 @@ impl PublisherActor {
                 link.warn_if_unanswered(now);
                 continue;
             }
-            let next = link.poll_transmit(self.id, &mut self.sequence, &self.reports, now);
+            let next = link.poll_transmit_piece(
+                self.id,
+                &mut self.sequence,
+                &self.reports,
+                now,
+                WORKERS_A_TURN,
+            );
             let Some(snapshot) = next else {
                 continue;
             };
-            built::note(self.id, snapshot.sequence, now);
+            built::note(self.id, snapshot.sequence, link.built_at());
             tracing::debug!(link = %link.id(), sequence = snapshot.sequence, workers = snapshot.workers.len(), "snapshot");
             attached.ack = Some(Ack {
                 sequence: snapshot.sequence,
@@ -259,7 +265,13 @@ impl PublisherActor {
         let mut look = self.overdue_at.is_some_and(|at| at <= now);
         match reported {
             Reported::Late => self.counts.late += 1,
-            Reported::Unchanged => self.counts.unchanged += 1,
+            Reported::Known => self.counts.unchanged += 1,
+            Reported::Unchanged(slot) => {
+                self.counts.unchanged += 1;
+                for attached in &mut self.attached {
+                    look |= attached.link.handle_unchanged(slot, now);
+                }
+            }
             Reported::Changed(change) => {
                 self.counts.changed += 1;
                 let Some(report) = self.reports.at(change.slot()) else {
@@ -294,6 +306,11 @@ impl PublisherActor {
         let living = self.reports.len();
         for attached in &mut self.attached {
             attached.link.handle_left(slot, worker, living, now);
+        }
+        if let Some(renumbering) = self.reports.compact() {
+            for attached in &mut self.attached {
+                attached.link.handle_renumbered(&renumbering);
+            }
         }
         self.drive_after_message(ctx, now);
     }
@@ -344,7 +361,7 @@ impl PublisherActor {
             let link = &mut attached.link;
             let last = link.poll_last(self.id, &mut self.sequence, &self.reports, now);
             if let Some(snapshot) = last {
-                built::note(self.id, snapshot.sequence, now);
+                built::note(self.id, snapshot.sequence, link.built_at());
                 attached.router.do_send(snapshot);
             }
             attached.ack = None;
@@ -440,7 +457,7 @@ impl Handler<MetricsChanged> for PublisherActor {
         tracing::trace!(worker = %msg.worker, "report");
         let reported = self
             .reports
-            .handle_report(msg.worker, msg.metrics, msg.admitted);
+            .handle_report(msg.worker, msg.metrics, msg.admitted, now);
         self.handle_reported(ctx, now, reported);
         Ok(())
     }
@@ -478,3 +495,6 @@ impl Handler<WorkerLeft> for PublisherActor {
 fn now() -> Instant {
     actix::clock::Instant::now().into_std()
 }
+
+/// Some 0.5 ms of work: a larger full snapshot is built in pieces, one each time the timer comes.
+const WORKERS_A_TURN: usize = 4_096;

@@ -8,7 +8,7 @@ use std::sync::{
 use actix::{Addr, Context, Handler, Message};
 use thiserror::Error;
 
-use super::{Phase, PublisherActor, closing};
+use super::{Phase, PublisherActor, closing, now};
 use crate::{
     metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
     sans_io::{
@@ -96,7 +96,7 @@ impl MetricsReporter {
             self.rejected.fetch_add(1, Ordering::Relaxed);
             return Err(error.into());
         }
-        self.offer(|waiting| waiting.metrics = Some(metrics))
+        self.offer(|waiting| waiting.report(metrics, now))
     }
 
     /// The worker admitted the request booked under `ticket`, so routers can settle the reservation. Goes with the next report

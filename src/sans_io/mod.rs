@@ -33,5 +33,6 @@ pub use self::{
     coalescer::Coalescer,
     link::{Delivery, Link, LinkState},
     reports::{Change, Report, Reported, Reports, WorkerSlot},
+    slots::Renumbering,
     table::{LoadTable, PartialSnapshot},
 };

@@ -6,13 +6,14 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
+    time::Instant,
 };
 
 use foldhash::fast::RandomState;
 
 use super::{
     conflate::{Closed, Conflated},
-    slots::{Key, Slab, key},
+    slots::{Key, Renumbering, Slab, key},
 };
 use crate::{
     metrics::{ForwardPassMetrics, WorkerRank},
@@ -32,6 +33,7 @@ pub struct Report {
     pub(crate) life: u64,
     pub(crate) metrics: Option<ForwardPassMetrics>,
     pub(crate) admitted: Admitted,
+    pub(crate) reported_at: Option<Instant>,
     reporter: Option<Arc<SharedReport>>,
 }
 
@@ -51,24 +53,37 @@ impl Report {
         self.metrics.clone()
     }
 
-    /// Takes newer metrics and tickets over, if there are any.
+    /// When it last reported in this life, changed or not; never later than the report.
+    pub fn reported_at(&self) -> Option<Instant> {
+        self.reported_at
+    }
+
+    /// Takes newer metrics and tickets over, if there are any. `reported_at`: when the metrics were reported.
     fn change(
         &mut self,
         slot: WorkerSlot,
         metrics: Option<ForwardPassMetrics>,
+        reported_at: Option<Instant>,
         admit: impl FnOnce(&mut Admitted) -> bool,
     ) -> Reported {
         let admitted = self.admitted.version();
         let news = admit(&mut self.admitted);
+        let is_report = metrics.is_some();
+        if is_report {
+            self.reported_at = self.reported_at.max(reported_at);
+        }
         let metrics = if metrics.is_some() && metrics != self.metrics {
             std::mem::replace(&mut self.metrics, metrics)
         } else if news {
             self.metrics.clone()
+        } else if is_report {
+            return Reported::Unchanged(slot);
         } else {
-            return Reported::Unchanged;
+            return Reported::Known;
         };
         Reported::Changed(Change {
             slot,
+            is_report,
             before: Before { admitted, metrics },
         })
     }
@@ -78,6 +93,7 @@ impl Report {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     slot: WorkerSlot,
+    is_report: bool,
     before: Before,
 }
 
@@ -85,6 +101,11 @@ impl Change {
     /// Whose report it is.
     pub fn slot(&self) -> WorkerSlot {
         self.slot
+    }
+
+    /// Whether the worker reported; else it only admitted a ticket.
+    pub(crate) fn is_report(&self) -> bool {
+        self.is_report
     }
 
     pub(crate) fn before(&self) -> &Before {
@@ -203,7 +224,20 @@ impl SharedReport {
 #[derive(Debug, Default)]
 pub(crate) struct WaitingReport {
     pub(crate) metrics: Option<ForwardPassMetrics>,
+    /// When the first of the reports that wait here was made.
+    pub(crate) reported_at: Option<Instant>,
     pub(crate) admitted: Admitted,
+}
+
+impl WaitingReport {
+    /// The worker reports; `now` is asked only if nothing waits yet. The one stamp is never later than any of the reports
+    /// that it stands for.
+    #[inline]
+    pub(crate) fn report(&mut self, metrics: ForwardPassMetrics, now: impl FnOnce() -> Instant) {
+        if self.metrics.replace(metrics).is_none() {
+            self.reported_at = Some(now());
+        }
+    }
 }
 
 /// What became of a report.
@@ -211,8 +245,10 @@ pub(crate) struct WaitingReport {
 pub enum Reported {
     /// It differs from the one before: the links must hear of it.
     Changed(Change),
-    /// It is the same again.
-    Unchanged,
+    /// The worker reports the same again.
+    Unchanged(WorkerSlot),
+    /// It is no report, and its tickets are known.
+    Known,
     /// It is of a life that has ended.
     Late,
 }
@@ -251,6 +287,11 @@ impl Reports {
         self.rows.iter()
     }
 
+    /// Those in slots of this number and greater ones.
+    pub(super) fn iter_from(&self, number: u32) -> impl Iterator<Item = (WorkerSlot, &Report)> {
+        self.rows.iter_from(number)
+    }
+
     /// Newest of a living worker.
     pub fn get(&self, worker: WorkerRank) -> Option<&Report> {
         self.at(*self.slots.get(&worker)?)
@@ -267,6 +308,7 @@ impl Reports {
         worker: WorkerRank,
         metrics: ForwardPassMetrics,
         admitted: Option<Ticket>,
+        now: Instant,
     ) -> Reported {
         let slot = match self.slots.get(&worker) {
             Some(slot) => *slot,
@@ -275,7 +317,7 @@ impl Reports {
         let Some(row) = self.rows.get_mut(slot) else {
             return Reported::Late;
         };
-        let reported = row.change(slot, Some(metrics), |known| {
+        let reported = row.change(slot, Some(metrics), Some(now), |known| {
             admitted.is_some_and(|ticket| known.merge(ticket))
         });
         self.forgotten_tickets += row.admitted.take_forgotten();
@@ -295,6 +337,21 @@ impl Reports {
             reporter.waiting.close(Closed::Ended);
         }
         Some(slot)
+    }
+
+    /// Gives memory back after most workers have left. Slots have other numbers afterwards: every link must hear of it.
+    #[must_use = "every link must hear of it"]
+    pub fn compact(&mut self) -> Option<Renumbering<WorkerSlot>> {
+        let renumbering = self.rows.compact()?;
+        self.slots.clear();
+        self.slots.shrink_to(2 * self.rows.slots() as usize);
+        for (slot, report) in self.rows.iter() {
+            self.slots.insert(report.worker, slot);
+            if let Some(reporter) = &report.reporter {
+                reporter.slot.store(slot.number(), Relaxed);
+            }
+        }
+        Some(renumbering)
     }
 
     /// A reporter was made: its life begins, unless a newer reporter has the worker. `None` if it came late.
@@ -318,6 +375,7 @@ impl Reports {
             stamp::next()
         };
         row.metrics = None;
+        row.reported_at = None;
         row.admitted = Admitted::default();
         reporter.slot.store(slot.number(), Relaxed);
         row.reporter = Some(reporter);
@@ -331,9 +389,9 @@ impl Reports {
             return Reported::Late;
         };
         let Some(waiting) = waiting else {
-            return Reported::Unchanged;
+            return Reported::Known;
         };
-        let reported = row.change(slot, waiting.metrics, |known| {
+        let reported = row.change(slot, waiting.metrics, waiting.reported_at, |known| {
             known.merge_all(&waiting.admitted)
         });
         let forgotten = row.admitted.take_forgotten();
@@ -379,6 +437,7 @@ impl Reports {
             life,
             metrics: None,
             admitted: Admitted::default(),
+            reported_at: None,
             reporter: reporter.clone(),
         });
         if let Some(reporter) = reporter {
@@ -399,6 +458,10 @@ mod tests {
 
     const W: WorkerRank = WorkerRank::ZERO;
 
+    fn now() -> Instant {
+        actix::clock::Instant::now().into_std()
+    }
+
     fn load(active: u64) -> ForwardPassMetrics {
         ForwardPassMetrics::new(active, 100, 0)
     }
@@ -418,19 +481,23 @@ mod tests {
     fn a_plain_report_joins_the_present_life_or_begins_one() {
         let mut reports = Reports::new();
         assert!(matches!(
-            reports.handle_report(W, load(1), None),
+            reports.handle_report(W, load(1), None, now()),
             Reported::Changed(_)
         ));
         let first = reports.get(W).unwrap().life;
-        assert_eq!(reports.handle_report(W, load(1), None), Reported::Unchanged);
+        let slot = *reports.slots.get(&W).unwrap();
+        assert_eq!(
+            reports.handle_report(W, load(1), None, now()),
+            Reported::Unchanged(slot)
+        );
         assert!(matches!(
-            reports.handle_report(W, load(2), None),
+            reports.handle_report(W, load(2), None, now()),
             Reported::Changed(_)
         ));
         assert_eq!(reports.get(W).unwrap().life, first);
         assert!(reports.handle_left(W).is_some());
         assert_eq!(reports.handle_left(W), None);
-        reports.handle_report(W, load(2), None);
+        reports.handle_report(W, load(2), None, now());
         assert!(reports.get(W).unwrap().life > first);
         assert_eq!((reports.len(), reports.rows.slots()), (1, 1));
     }
@@ -471,7 +538,7 @@ mod tests {
     fn a_reporter_outranks_a_life_that_plain_messages_began() {
         let mut reports = Reports::new();
         let reporter = reporter();
-        reports.handle_report(W, load(1), None);
+        reports.handle_report(W, load(1), None, now());
         let plain = reports.get(W).unwrap().life;
         assert!(plain > reporter.life);
         reports.handle_reporter(reporter);

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::support::*;
 use actix_kv_metrics::{
-    AttachRouter, Backoff, Candidates, Coalescing, ForwardPassMetrics, GetLoads, GetPublisherStats,
-    KvMetrics, KvMetricsConfig, MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig,
-    ReportError, RouterActor, RouterConfig, SelectError, SelectWorker, WorkerLeft, WorkerRank,
+    AttachRouter, Backoff, Candidates, ForwardPassMetrics, GetLoads, GetPublisherStats, KvMetrics,
+    KvMetricsConfig, MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig, ReportError,
+    RouterActor, RouterConfig, SelectError, SelectWorker, WorkerLeft, WorkerRank,
     actix::{
         self, Actor, ActorContext, Addr, Arbiter, Context, Handler, Message, System, clock::Instant,
     },
@@ -29,11 +29,13 @@ impl Handler<Poison> for RouterActor {
 
 fn config() -> KvMetricsConfig {
     let seeded = RouterConfig::builder().seed(7).build().unwrap();
-    KvMetricsConfig::default().router(seeded)
+    KvMetricsConfig::default()
+        .publisher(windows(1, 10))
+        .router(seeded)
 }
 
 fn windows(debounce: u64, max_delay: u64) -> PublisherConfig {
-    let coalescing = Coalescing::builder()
+    let coalescing = unpaced()
         .debounce(ms(debounce))
         .max_delay(ms(max_delay))
         .build();
@@ -839,7 +841,7 @@ fn a_worker_announced_while_a_large_snapshot_is_taken_over_is_known_to_the_reque
         let _seven = kv.reporter(MANY + 7);
         let pin = request().among(Candidates::Rank(w(MANY + 7)));
         assert_eq!(kv.select(pin).await.unwrap().worker(), w(MANY + 7));
-        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert!(begun.elapsed() <= ms(3), "{:?}", begun.elapsed());
         assert!(kv.publisher().connected() && kv.router().connected());
     });
 }
@@ -851,7 +853,7 @@ fn a_request_waits_a_second_and_no_longer_for_a_worker_its_router_never_hears_of
         settle().await;
         supersede(&kv).await;
         let _one = kv.reporter(1);
-        settle().await;
+        sleep(ms(3)).await;
         let _two = kv.reporter(2);
         let begun = Instant::now();
         let nobody = kv.select(request()).await.unwrap_err();

@@ -310,7 +310,7 @@ fn a_load_event_becomes_a_report() {
         let event = PLAIN.replace("\"data_parallel_rank\":null", "\"data_parallel_rank\":3");
         let report = MetricsChanged::from(decoded(&event));
         publisher.send(report).await.unwrap().unwrap();
-        crate::support::settle().await;
+        crate::support::sleep(crate::support::ms(3)).await;
         let raw = log.take_raw();
         let load = raw.last().and_then(|snapshot| snapshot.workers.first());
         let load = load.unwrap();

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use crate::support::{faults::*, publishers::*, *};
 use actix_kv_metrics::{
-    Coalescing, ForwardPassMetrics, GetRouterStats, LoadSnapshot, MetricsChanged, MetricsReporter,
-    PublisherId, RouterConfig, SelectWorker, SnapshotKind, Ticket, WorkerLoad, WorkerRank,
-    actix::Addr,
+    ForwardPassMetrics, GetRouterStats, LoadSnapshot, MetricsChanged, MetricsReporter, PublisherId,
+    RouterConfig, SelectWorker, SnapshotKind, Ticket, WorkerLoad, WorkerRank, actix::Addr,
 };
 
 const AGES: Duration = Duration::from_secs(u64::MAX / 10);
@@ -23,7 +22,7 @@ fn case_97_durations_near_the_top_neither_panic_nor_end_early() {
             (Duration::from_secs(u64::MAX), Duration::MAX),
             (AGES, Duration::MAX),
         ] {
-            let settings = Coalescing::builder()
+            let settings = unpaced()
                 .debounce(debounce)
                 .max_delay(cap)
                 .minor_delay(Duration::MAX)
@@ -84,7 +83,7 @@ fn case_97_a_routers_durations_may_be_for_ever() {
 #[test]
 fn case_98_numbers_at_the_end_of_their_range_poison_nothing() {
     virtual_time(async {
-        let settings = Coalescing::builder()
+        let settings = unpaced()
             .debounce(ms(1))
             .significance(1.0)
             .saturation(1.0)

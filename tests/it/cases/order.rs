@@ -48,7 +48,7 @@ fn case_54_the_same_value_a_thousand_times_is_one_snapshot() {
 fn case_55_each_burst_is_published_as_often_as_the_first() {
     virtual_time(async {
         for leading in [false, true] {
-            let settings = Coalescing::builder().debounce(ms(5)).leading(leading);
+            let settings = unpaced().debounce(ms(5)).leading(leading);
             let (publisher, one) = known(settings.build().unwrap()).await;
             sleep(ms(100)).await;
             let mut expected = Vec::new();

@@ -335,7 +335,7 @@ fn who_comes_and_goes_is_told_once_and_what_did_not_arrive_in_the_end() {
         let said = lines.take();
         assert_eq!(said.len(), 1, "{said:?}");
         let missing = format!(
-            "INFO the publisher is shut down undelivered=[link {}: 2 workers]",
+            "INFO the publisher is shut down undelivered=[link {}: 3 workers]",
             silent.link
         );
         assert_eq!(said, [missing]);

@@ -4,7 +4,7 @@ use std::{future::Future, time::Duration};
 
 use crate::support::{publishers::*, *};
 use actix_kv_metrics::{
-    Coalescing, DetachRouter, Flush, FlushReport, InvalidMetrics, MetricsChanged, MetricsReporter,
+    DetachRouter, Flush, FlushReport, InvalidMetrics, MetricsChanged, MetricsReporter,
     PublisherActor, ReportError, Shutdown, WorkerLeft,
     actix::{Addr, MailboxError, clock},
 };
@@ -66,7 +66,7 @@ fn a_flush_with_nothing_open_sends_nothing() {
 #[test]
 fn a_flush_publishes_open_windows_now_and_skips_the_pacing() {
     virtual_time(async {
-        let settings = Coalescing::builder()
+        let settings = unpaced()
             .debounce(ms(10))
             .max_delay(ms(100))
             .min_gap(ms(500))
