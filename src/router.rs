@@ -246,8 +246,18 @@ impl Handler<SelectWorker> for RouterActor {
 
     fn handle(&mut self, msg: SelectWorker, ctx: &mut Context<Self>) -> Self::Result {
         let now = self.begin_message(ctx);
-        let placement = self.table.select(&msg, now)?;
-        tracing::debug!(worker = %placement.worker, cost = %placement.cost, "selected");
+        let placement = self
+            .table
+            .select(&msg, now)
+            .inspect_err(|error| tracing::debug!(blocks = msg.blocks, %error, "refused"))?;
+        tracing::debug!(
+            worker = %placement.worker,
+            ticket = %format_args!("{}-{}", placement.ticket.router, placement.ticket.number),
+            blocks = msg.blocks,
+            overlap = msg.overlap_of(placement.worker),
+            cost = %placement.cost,
+            "selected"
+        );
         Ok(Selection {
             placement,
             router: self.address.clone(),

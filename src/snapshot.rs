@@ -13,9 +13,9 @@ use crate::metrics::{ForwardPassMetrics, WorkerRank};
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct PublisherId {
-    /// Stable over restarts if it was configured, else drawn.
+    /// Stable over restarts if it was configured, else drawn at random.
     pub id: u64,
-    /// Process start in microseconds of Unix time plus a counter.
+    /// When this run began, in microseconds of Unix time, and greater than any drawn before it in its process.
     pub incarnation: u64,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for PublisherId {
 /// Tickets of one router life grow, so a worker that echoes one has seen all that it was sent before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ticket {
-    /// The life of the router that made the reservation.
+    /// The life of the router that made the reservation: drawn at random, and later ones are greater.
     pub router: u64,
     /// Position among that router's reservations, from 1.
     pub number: u64,

@@ -1,7 +1,7 @@
 //! Starts the actors, wires them, guards them, and shuts them down.
 
 use std::{
-    sync::{Arc, PoisonError, RwLock, Weak},
+    sync::{Arc, OnceLock, PoisonError, RwLock, Weak},
     time::Duration,
 };
 
@@ -9,7 +9,7 @@ use actix::{Actor, Addr, ArbiterHandle, Context};
 use tokio::sync::oneshot;
 
 use crate::{
-    config::{Backoff, ConfigError, PublisherConfig, RouterConfig},
+    config::{self, Backoff, ConfigError, PublisherConfig, RouterConfig},
     metrics::WorkerRank,
     publisher::{
         PublisherActor,
@@ -29,6 +29,8 @@ use crate::{
 pub struct KvMetricsConfig {
     publisher: PublisherConfig,
     router: RouterConfig,
+    /// Applied to both sides at the start, so that it does not matter when they were set.
+    saturation: Option<f64>,
     restart: Backoff,
     publisher_arbiter: Option<ArbiterHandle>,
     router_arbiter: Option<ArbiterHandle>,
@@ -50,15 +52,44 @@ impl KvMetricsConfig {
     }
 
     /// One saturation for both sides: from this share of the capacity (above 0, at most 1) on the publisher's windows are
-    /// skipped and the router chooses another worker.
+    /// skipped and the router chooses another worker. It counts whatever the publisher's and the router's settings say, in
+    /// whatever order they are set.
     ///
     /// # Errors
     ///
     /// If the share is out of its bounds.
     pub fn saturation(mut self, share: f64) -> Result<Self, ConfigError> {
-        self.publisher = self.publisher.with_saturation(share)?;
-        self.router = self.router.with_saturation(share)?;
+        self.saturation = Some(share);
+        self.clone().settled()?;
         Ok(self)
+    }
+
+    /// As both sides start.
+    fn settled(mut self) -> Result<Self, ConfigError> {
+        if let Some(share) = self.saturation {
+            self.publisher = self.publisher.with_saturation(share)?;
+            self.router = self.router.with_saturation(share)?;
+        }
+        Ok(self)
+    }
+
+    /// Whether [`KvMetrics::start`] takes it.
+    ///
+    /// # Errors
+    ///
+    /// If the router's `stale_after` is not greater than the publisher's `minor_delay` + `min_gap`, after which a router is
+    /// told that a worker still reports: every worker would turn stale. What the way between them takes comes on top.
+    /// `stale_after(Duration::MAX)` is always taken.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let windows = self.publisher.coalescing();
+        let told_after = windows.minor_delay().saturating_add(windows.min_gap());
+        let stale_after = self.router.stale_after();
+        config::check(
+            stale_after > told_after || stale_after == Duration::MAX,
+            "stale_after",
+            stale_after,
+            format!("more than minor_delay + min_gap ({told_after:?})"),
+        )
     }
 
     /// Pauses before a router that died is started again.
@@ -94,6 +125,8 @@ pub struct KvMetrics(Arc<Shared>);
 struct Shared {
     publisher: Arc<Addr<PublisherActor>>,
     router: RwLock<Present>,
+    /// What the first shutdown answered.
+    ended: Arc<OnceLock<FlushReport>>,
 }
 
 /// The router that runs just now.
@@ -101,6 +134,19 @@ struct Shared {
 struct Present {
     address: Addr<RouterActor>,
     state: RouterState,
+    /// A shutdown has begun. Until it has ended, a router that dies is still replaced, and told everything.
+    closing: bool,
+}
+
+impl Present {
+    /// Why a request is not placed.
+    fn nobody(&self) -> SelectError {
+        if self.closing {
+            SelectError::ShuttingDown
+        } else {
+            SelectError::Unavailable
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,20 +161,31 @@ impl KvMetrics {
     ///
     /// # Panics
     ///
-    /// Outside an actix `System`.
+    /// Outside an actix `System`, and if [`KvMetricsConfig::check`] finds fault with the settings.
+    #[track_caller]
     pub fn start(config: KvMetricsConfig) -> Self {
+        let checked = config.check().and_then(|()| config.settled());
+        let config = match checked {
+            Ok(config) => config,
+            Err(error) => panic!("{error}"),
+        };
+        assert!(is_actix_context(), "{OUTSIDE_ACTIX}");
         let publisher_config = config.publisher.clone();
+        let ended = Arc::<OnceLock<_>>::default();
+        let ended_there = ended.clone();
         let publisher = start_in(config.publisher_arbiter.as_ref(), move || {
-            PublisherActor::new(publisher_config)
+            PublisherActor::ending_in(publisher_config, ended_there)
         });
         let (router, died) = start_router(&config);
-        let link = publisher.send(AttachRouter::new(router.clone().recipient()));
+        let link = publisher.send(AttachRouter::new(router.clone().recipient()).guarded());
         let shared = Arc::new(Shared {
             publisher: Arc::new(publisher),
             router: RwLock::new(Present {
                 address: router,
                 state: RouterState::Running,
+                closing: false,
             }),
+            ended,
         });
         let guarded = Arc::downgrade(&shared);
         actix_rt::spawn(async move {
@@ -161,13 +218,15 @@ impl KvMetrics {
     ///
     /// # Errors
     ///
-    /// [`SelectError`] if no worker may be chosen or no router runs just now.
+    /// [`SelectError`] if no worker may be chosen, no router runs just now, or a [`shutdown`](Self::shutdown) has begun.
     ///
     /// # Panics
     ///
     /// On a tokio runtime that was built without timers.
     pub async fn select(&self, request: SelectWorker) -> Result<Selection, SelectError> {
         use SelectError::{NoWorkers, NoneAllowed, UnknownWorker};
+        // Sorted here, it takes no time of the router's.
+        let request = request.in_order();
         match self.select_once(request.clone()).await {
             Err(unknown @ (NoWorkers | NoneAllowed | UnknownWorker)) => {
                 let announced = AwaitAnnounced {
@@ -176,8 +235,8 @@ impl KvMetrics {
                 };
                 // The publisher keeps the time itself, unless its arbiter is blocked.
                 match heard_within(NEWS_WITHIN, self.0.publisher.send(announced)).await {
-                    Some(Err(_)) => Err(unknown),
-                    Some(Ok(())) | None => self.select_once(request).await,
+                    Some(Err(_)) if !self.0.read().closing => Err(unknown),
+                    Some(_) | None => self.select_once(request).await,
                 }
             }
             answer => answer,
@@ -187,22 +246,30 @@ impl KvMetrics {
     async fn select_once(&self, request: SelectWorker) -> Result<Selection, SelectError> {
         let answer = {
             let present = self.0.read();
-            if present.state != RouterState::Running {
-                return Err(SelectError::Unavailable);
+            if present.closing || present.state != RouterState::Running {
+                return Err(present.nobody());
             }
             present.address.send(request)
         };
-        answer.await.unwrap_or(Err(SelectError::Unavailable))
+        (answer.await).unwrap_or_else(|_| Err(self.0.read().nobody()))
     }
 
     /// Takes in what was reported before, tells it to the router and to everything else attached, and stops the
     /// publisher, then the router. Answers after `within` at the latest (100 ms later if the publisher's arbiter is
     /// blocked), with what did not arrive. The publisher comes to its end also if nobody waits for the answer any more.
     ///
+    /// From its beginning on [`select`](Self::select) says [`SelectError::ShuttingDown`]. Shut down again, at any time and
+    /// from any clone, it answers the same report.
+    ///
     /// # Panics
     ///
     /// On a tokio runtime that was built without timers.
     pub async fn shutdown(&self, within: Duration) -> FlushReport {
+        self.0.write().closing = true;
+        if let Some(report) = self.0.ended.get() {
+            self.0.stop_router();
+            return report.clone();
+        }
         // Whoever drops this future still wants the end: actix skips a message whose answer nobody waits for, but not the
         // first of these two.
         self.0.publisher.do_send(Shutdown { within });
@@ -210,12 +277,16 @@ impl KvMetrics {
         // The same holds here.
         let longest = within.saturating_add(ARBITER_BLOCKED);
         let report = heard_within(longest, report).await.and_then(Result::ok);
-        let mut present = self.0.write();
-        present.state = RouterState::ShutDown;
-        present.address.do_send(StopRouter);
-        drop(present);
-        report.unwrap_or_else(FlushReport::unanswered)
+        self.0.stop_router();
+        let first = || report.unwrap_or_else(FlushReport::unanswered);
+        self.0.ended.get_or_init(first).clone()
     }
+}
+
+/// Whether actors can be started on this thread.
+fn is_actix_context() -> bool {
+    // Nobody can be asked: tokio's local tasks are enough, with or without a System beside them.
+    std::panic::catch_unwind(|| drop(actix_rt::spawn(async {}))).is_ok()
 }
 
 /// What comes within `longest`; outside a tokio runtime, which has the clock, whatever comes.
@@ -236,6 +307,14 @@ impl Shared {
         self.router.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn stop_router(&self) {
+        let mut present = self.write();
+        if present.state != RouterState::ShutDown {
+            present.state = RouterState::ShutDown;
+            present.address.do_send(StopRouter);
+        }
+    }
+
     /// The router died, or another one was started; `false`: a shutdown came first.
     fn replace(&self, router: Option<Addr<RouterActor>>) -> bool {
         let mut present = self.write();
@@ -251,7 +330,8 @@ impl Shared {
     }
 }
 
-/// Replaces the router whenever it dies, until a shutdown or the last handle is gone.
+/// Replaces the router whenever it dies, until a shutdown or the last handle is gone. Warns once of a router that dies over
+/// and over: again after one that lived longer than the longest pause.
 async fn guard(
     config: KvMetricsConfig,
     shared: Weak<Shared>,
@@ -273,7 +353,11 @@ async fn guard(
             failures = 0;
         }
         failures += 1;
-        tracing::warn!(failures, "the router died and is started again");
+        if failures == 1 {
+            tracing::warn!("the router died and is started again");
+        } else {
+            tracing::debug!(failures, "the router died and is started again");
+        }
         let publisher = guarded.publisher.clone();
         drop(guarded);
         actix::clock::sleep(config.restart.delay(failures)).await;
@@ -284,7 +368,7 @@ async fn guard(
             return;
         };
         let (router, died_again) = start_router(&config);
-        let attached = publisher.send(AttachRouter::new(router.clone().recipient()));
+        let attached = publisher.send(AttachRouter::new(router.clone().recipient()).guarded());
         if !guarded.replace(Some(router)) {
             return;
         }
@@ -318,6 +402,9 @@ where
     }
 }
 
+/// Says what to do.
+const OUTSIDE_ACTIX: &str = "KvMetrics::start must be called within a running actix System: \
+    mark `main` with #[actix::main] or #[actix_web::main], or build one with System::with_tokio_rt and call it in its block_on";
 /// How much later than asked a shutdown answers if the publisher does not.
 const ARBITER_BLOCKED: Duration = Duration::from_millis(100);
 /// Longest wait for workers that were announced just now.

@@ -17,7 +17,7 @@ mod sync {
 #[path = "../src/sans_io/conflate.rs"]
 mod conflate;
 
-use conflate::{Conflated, Offered};
+use conflate::{Closed, Conflated, Offered};
 use loom::{
     sync::{
         Arc,
@@ -132,12 +132,15 @@ fn g13_what_is_offered_to_a_closed_place_is_refused_and_what_waited_is_not_lost(
         let shared = Shared::new();
         let reporter = shared.clone();
         let reporter = thread::spawn(move || [1, 2].map(|value| reporter.report(value)));
-        shared.place.close();
+        shared.place.close(Closed::Ended);
         let taken = reporter.join().unwrap();
-        let accepted = taken.iter().filter(|o| **o != Offered::Closed).count();
+        let accepted = taken
+            .iter()
+            .filter(|o| **o != Offered::Closed(Closed::Ended))
+            .count();
         let waited = shared.place.take().unwrap_or_default();
         assert_eq!(waited.len(), accepted);
-        assert_eq!(shared.report(3), Offered::Closed);
+        assert_eq!(shared.report(3), Offered::Closed(Closed::Ended));
     });
 }
 

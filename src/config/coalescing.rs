@@ -16,6 +16,7 @@ pub struct Coalescing {
     max_delay: Duration,
     minor_delay: Duration,
     min_gap: Duration,
+    urgent_gap: Duration,
     leading: bool,
     saturation: Option<f64>,
     significance: f64,
@@ -47,6 +48,11 @@ impl Coalescing {
         self.min_gap
     }
 
+    /// Shortest time between the starts of two snapshots if the later is caused by what is urgent alone.
+    pub fn urgent_gap(&self) -> Duration {
+        self.urgent_gap
+    }
+
     /// Whether the first change after `debounce` without activity is due at once.
     pub fn leading(&self) -> bool {
         self.leading
@@ -69,7 +75,8 @@ impl Default for Coalescing {
             debounce: DEBOUNCE,
             max_delay: MAX_DELAY,
             minor_delay: MINOR_DELAY,
-            min_gap: Duration::ZERO,
+            min_gap: MIN_GAP,
+            urgent_gap: URGENT_GAP,
             leading: false,
             saturation: None,
             significance: 0.0,
@@ -80,16 +87,32 @@ impl Default for Coalescing {
 /// Builds [`Coalescing`].
 ///
 /// A cap that is not set is its default or the window before it (`debounce`, `max_delay`), whichever is longer.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CoalescingBuilder {
     debounce: Option<Duration>,
     max_delay: Option<Duration>,
     minor_delay: Option<Duration>,
     min_gap: Duration,
+    urgent_gap: Duration,
     leading: bool,
     saturation: Option<f64>,
     significance: f64,
+}
+
+impl Default for CoalescingBuilder {
+    fn default() -> Self {
+        Self {
+            debounce: None,
+            max_delay: None,
+            minor_delay: None,
+            min_gap: MIN_GAP,
+            urgent_gap: URGENT_GAP,
+            leading: false,
+            saturation: None,
+            significance: 0.0,
+        }
+    }
 }
 
 impl CoalescingBuilder {
@@ -114,10 +137,19 @@ impl CoalescingBuilder {
         self
     }
 
-    /// Shortest time between the starts of two snapshots, unless something is urgent. Default 0.
+    /// Shortest time between the starts of two snapshots, unless something is urgent. Default 10 ms.
     #[must_use]
     pub fn min_gap(mut self, gap: Duration) -> Self {
         self.min_gap = gap;
+        self
+    }
+
+    /// Shortest time between the starts of two snapshots if the later is caused by what is urgent alone (a first report, a
+    /// departure, saturation); a longer one than `min_gap` counts as that, unless `min_gap` is 0. Full snapshots wait for
+    /// neither. Default 2 ms.
+    #[must_use]
+    pub fn urgent_gap(mut self, gap: Duration) -> Self {
+        self.urgent_gap = gap;
         self
     }
 
@@ -180,6 +212,7 @@ impl CoalescingBuilder {
             max_delay,
             minor_delay,
             min_gap: self.min_gap,
+            urgent_gap: self.urgent_gap,
             leading: self.leading,
             saturation: self.saturation,
             significance,
@@ -202,6 +235,7 @@ impl From<Coalescing> for CoalescingBuilder {
             max_delay: Some(built.max_delay),
             minor_delay: Some(built.minor_delay),
             min_gap: built.min_gap,
+            urgent_gap: built.urgent_gap,
             leading: built.leading,
             saturation: built.saturation,
             significance: built.significance,
@@ -213,5 +247,9 @@ impl From<Coalescing> for CoalescingBuilder {
 const DEBOUNCE: Duration = Duration::from_millis(1);
 /// About one forward pass: a router is at most that far behind.
 const MAX_DELAY: Duration = Duration::from_millis(10);
+/// Snapshots at 24 to 49 % of what 0 makes, at the same time to first token.
+const MIN_GAP: Duration = Duration::from_millis(10);
+/// At most 500 snapshots a second, whatever many workers do at once.
+const URGENT_GAP: Duration = Duration::from_millis(2);
 /// What does not bear on a choice may take as long as a person would wait for it on a dashboard.
 const MINOR_DELAY: Duration = Duration::from_secs(1);

@@ -26,7 +26,7 @@ pub struct ConfigError {
     pub bound: String,
 }
 
-fn check(
+pub(crate) fn check(
     ok: bool,
     field: &'static str,
     value: impl Debug,

@@ -1,11 +1,14 @@
 //! Flush and shutdown: everything open goes out now, and the answer says what did not arrive.
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
 use actix::{ActorContext, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture};
 use tokio::sync::oneshot;
 
-use super::{Phase, PublisherActor, routers::Attached};
+use super::{Phase, PublisherActor, closing, routers::Attached};
 use crate::{
     metrics::WorkerRank,
     sans_io::{
@@ -68,6 +71,21 @@ impl FlushReport {
                 workers: Vec::new(),
             }],
         }
+    }
+}
+
+/// The routers that lack something, and how many workers that is about.
+impl fmt::Display for FlushReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (place, lacks) in self.undelivered.iter().enumerate() {
+            let comma = if place == 0 { "" } else { ", " };
+            match lacks.link {
+                Some(link) => write!(f, "{comma}link {link}: {} workers", lacks.workers.len())?,
+                None => write!(f, "{comma}unknown")?,
+            }
+        }
+        f.write_str("]")
     }
 }
 
@@ -243,7 +261,9 @@ impl Handler<BeginShutdown> for PublisherActor {
             let _ = msg.answer.send(report.clone());
             return;
         }
-        self.phase = Phase::Closing;
+        if let Phase::Open = self.phase {
+            self.close(ctx, now);
+        }
         let goals = self.flush(now, true);
         self.closing
             .push(Waiter::new(msg.deadline, goals, msg.answer));
@@ -296,6 +316,16 @@ fn answer_of(report: oneshot::Receiver<FlushReport>) -> ResponseFuture<FlushRepo
 }
 
 impl PublisherActor {
+    /// Nothing more is taken but what a reporter was told is taken, and reporters are told so.
+    fn close(&mut self, ctx: &mut Context<Self>, now: Instant) {
+        self.phase = Phase::Closing;
+        closing::note(self.id, &ctx.address());
+        for reporter in self.reports.close_reporters() {
+            let reported = self.reports.handle_waiting(&reporter);
+            self.handle_reported(ctx, now, reported);
+        }
+    }
+
     /// Makes everything open on every link due now; what is to happen before that has arrived. `patient`: links that back
     /// off try at once, and again until the deadline.
     fn flush(&mut self, now: Instant, patient: bool) -> Vec<Goal> {
@@ -324,6 +354,8 @@ impl PublisherActor {
             for mut waiter in self.closing.drain(..) {
                 waiter.answer(report.clone());
             }
+            tracing::info!(undelivered = %report, "the publisher is shut down");
+            let _ = self.ended.set(report.clone());
             self.phase = Phase::Shut(report);
             ctx.address().do_send(Stop);
         }

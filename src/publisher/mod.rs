@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::{Arc, OnceLock},
     task::{Context as TaskContext, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -22,6 +23,7 @@ use crate::{
     turns::Turns,
 };
 
+mod closing;
 pub(crate) mod flush;
 pub(crate) mod reporter;
 pub(crate) mod routers;
@@ -54,7 +56,8 @@ impl MetricsChanged {
         }
     }
 
-    /// Adds a ticket that the worker has admitted, so that the router can settle its reservation.
+    /// Adds a ticket that the worker has admitted, so that the router can settle its reservation. A worker echoes the newest
+    /// tickets of 64 routers; beyond that the one echoed longest ago is forgotten, and counted.
     #[must_use]
     pub fn admitted(mut self, ticket: Ticket) -> Self {
         self.admitted = Some(ticket);
@@ -119,6 +122,8 @@ pub struct PublisherActor {
     /// The clock as it was read in this turn, while [`AckPoller`] is there to end the turn.
     time: Option<Instant>,
     phase: Phase,
+    /// Where a shutdown leaves its report.
+    ended: Arc<OnceLock<FlushReport>>,
     waiters: Vec<Waiter>,
     /// Those that wait for the end of a shutdown.
     closing: Vec<Waiter>,
@@ -128,9 +133,8 @@ pub struct PublisherActor {
 impl PublisherActor {
     /// A publisher that knows no worker and no router.
     pub fn new(config: PublisherConfig) -> Self {
-        let incarnation = stamp::next();
         Self {
-            id: PublisherId::new(config.id().unwrap_or(incarnation), incarnation),
+            id: PublisherId::new(config.id().unwrap_or_else(stamp::random), stamp::next()),
             config,
             reports: Reports::new(),
             attached: Vec::new(),
@@ -143,10 +147,18 @@ impl PublisherActor {
             turns: Turns::default(),
             time: None,
             phase: Phase::Open,
+            ended: Arc::default(),
             waiters: Vec::new(),
             closing: Vec::new(),
             counts: PublisherStats::default(),
         }
+    }
+
+    /// One whose shutdown leaves its report in `ended`.
+    pub(crate) fn ending_in(config: PublisherConfig, ended: Arc<OnceLock<FlushReport>>) -> Self {
+        let mut publisher = Self::new(config);
+        publisher.ended = ended;
+        publisher
     }
 
     fn links(&self) -> impl Iterator<Item = &Link> {
@@ -192,11 +204,17 @@ impl PublisherActor {
                 link.warn_if_unanswered(now);
                 continue;
             }
-            let next = link.poll_transmit(self.id, &mut self.sequence, &self.reports, now);
+            let next = link.poll_transmit_piece(
+                self.id,
+                &mut self.sequence,
+                &self.reports,
+                now,
+                WORKERS_A_TURN,
+            );
             let Some(snapshot) = next else {
                 continue;
             };
-            built::note(self.id, snapshot.sequence, now);
+            built::note(self.id, snapshot.sequence, link.built_at());
             tracing::debug!(link = %link.id(), sequence = snapshot.sequence, workers = snapshot.workers.len(), "snapshot");
             attached.ack = Some(Ack {
                 sequence: snapshot.sequence,
@@ -247,7 +265,13 @@ impl PublisherActor {
         let mut look = self.overdue_at.is_some_and(|at| at <= now);
         match reported {
             Reported::Late => self.counts.late += 1,
-            Reported::Unchanged => self.counts.unchanged += 1,
+            Reported::Known => self.counts.unchanged += 1,
+            Reported::Unchanged(slot) => {
+                self.counts.unchanged += 1;
+                for attached in &mut self.attached {
+                    look |= attached.link.handle_unchanged(slot, now);
+                }
+            }
             Reported::Changed(change) => {
                 self.counts.changed += 1;
                 let Some(report) = self.reports.at(change.slot()) else {
@@ -282,6 +306,11 @@ impl PublisherActor {
         let living = self.reports.len();
         for attached in &mut self.attached {
             attached.link.handle_left(slot, worker, living, now);
+        }
+        if let Some(renumbering) = self.reports.compact() {
+            for attached in &mut self.attached {
+                attached.link.handle_renumbered(&renumbering);
+            }
         }
         self.drive_after_message(ctx, now);
     }
@@ -332,7 +361,7 @@ impl PublisherActor {
             let link = &mut attached.link;
             let last = link.poll_last(self.id, &mut self.sequence, &self.reports, now);
             if let Some(snapshot) = last {
-                built::note(self.id, snapshot.sequence, now);
+                built::note(self.id, snapshot.sequence, link.built_at());
                 attached.router.do_send(snapshot);
             }
             attached.ack = None;
@@ -369,6 +398,7 @@ impl Supervised for PublisherActor {
 impl Drop for PublisherActor {
     fn drop(&mut self) {
         built::forget(self.id);
+        closing::forget(self.id);
         if let Phase::Shut(_) = self.phase {
             return;
         }
@@ -427,7 +457,7 @@ impl Handler<MetricsChanged> for PublisherActor {
         tracing::trace!(worker = %msg.worker, "report");
         let reported = self
             .reports
-            .handle_report(msg.worker, msg.metrics, msg.admitted);
+            .handle_report(msg.worker, msg.metrics, msg.admitted, now);
         self.handle_reported(ctx, now, reported);
         Ok(())
     }
@@ -465,3 +495,6 @@ impl Handler<WorkerLeft> for PublisherActor {
 fn now() -> Instant {
     actix::clock::Instant::now().into_std()
 }
+
+/// Some 0.5 ms of work: a larger full snapshot is built in pieces, one each time the timer comes.
+const WORKERS_A_TURN: usize = 4_096;

@@ -8,11 +8,11 @@ use std::sync::{
 use actix::{Addr, Context, Handler, Message};
 use thiserror::Error;
 
-use super::PublisherActor;
+use super::{Phase, PublisherActor, closing, now};
 use crate::{
     metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
     sans_io::{
-        conflate::Offered,
+        conflate::{Closed, Offered},
         reports::{SharedReport, WaitingReport},
     },
     snapshot::Ticket,
@@ -51,6 +51,9 @@ pub enum ReportError {
     /// A newer reporter took the worker over, or the worker was said to have left.
     #[error("this life of the worker has ended")]
     LifeEnded,
+    /// A shutdown of the publisher has begun.
+    #[error("the publisher is shutting down")]
+    ShuttingDown,
 }
 
 impl MetricsReporter {
@@ -65,6 +68,9 @@ impl MetricsReporter {
         worker: impl Into<WorkerRank>,
     ) -> Self {
         let shared = Arc::new(SharedReport::new(worker.into(), stamp::next()));
+        if closing::is_closing(&publisher) {
+            shared.waiting.close(Closed::ShuttingDown);
+        }
         publisher.do_send(ReporterMade(shared.clone()));
         Self {
             shared,
@@ -82,22 +88,24 @@ impl MetricsReporter {
     ///
     /// # Errors
     ///
-    /// [`ReportError`] if the metrics are not finite, the publisher is gone, or this life of the worker has ended.
+    /// [`ReportError`] if the metrics are not finite, the publisher is gone or shutting down, or this life of the worker has
+    /// ended.
     #[inline]
     pub fn report(&self, metrics: ForwardPassMetrics) -> Result<(), ReportError> {
         if let Err(error) = metrics.check() {
             self.rejected.fetch_add(1, Ordering::Relaxed);
             return Err(error.into());
         }
-        self.offer(|waiting| waiting.metrics = Some(metrics))
+        self.offer(|waiting| waiting.report(metrics, now))
     }
 
     /// The worker admitted the request booked under `ticket`, so routers can settle the reservation. Goes with the next report
-    /// or, as a minor change, without one.
+    /// or, as a minor change, without one. The newest tickets of 64 routers are echoed; beyond that the one echoed longest
+    /// ago is forgotten, and counted.
     ///
     /// # Errors
     ///
-    /// [`ReportError`] if the publisher is gone or this life of the worker has ended.
+    /// [`ReportError`] if the publisher is gone or shutting down, or this life of the worker has ended.
     pub fn admitted(&self, ticket: Ticket) -> Result<(), ReportError> {
         self.offer(|waiting| {
             waiting.admitted.merge(ticket);
@@ -121,7 +129,8 @@ impl MetricsReporter {
         }
         match self.shared.waiting.offer(update) {
             Offered::Conflated => Ok(()),
-            Offered::Closed => Err(ReportError::LifeEnded),
+            Offered::Closed(Closed::Ended) => Err(ReportError::LifeEnded),
+            Offered::Closed(Closed::ShuttingDown) => Err(ReportError::ShuttingDown),
             Offered::Wake => {
                 self.publisher.do_send(ReportWaiting(self.shared.clone()));
                 Ok(())
@@ -160,7 +169,7 @@ impl Handler<ReporterMade> for PublisherActor {
     fn handle(&mut self, msg: ReporterMade, ctx: &mut Context<Self>) {
         let now = self.begin_message(ctx);
         if self.refuses() {
-            msg.0.waiting.close();
+            msg.0.waiting.close(Closed::ShuttingDown);
             return;
         }
         if let Some(slot) = self.reports.handle_reporter(msg.0) {
@@ -174,10 +183,13 @@ impl Handler<ReportWaiting> for PublisherActor {
 
     fn handle(&mut self, msg: ReportWaiting, ctx: &mut Context<Self>) {
         let now = self.begin_message(ctx);
-        if self.refuses() {
-            msg.0.waiting.close();
+        let closed =
+            !matches!(self.phase, Phase::Open) && !msg.0.waiting.close(Closed::ShuttingDown);
+        if closed || self.refuses() {
+            // What waited was taken when the shutdown began.
             return;
         }
+        tracing::trace!(worker = %msg.0.worker, "report");
         let reported = self.reports.handle_waiting(&msg.0);
         self.handle_reported(ctx, now, reported);
     }

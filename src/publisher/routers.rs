@@ -22,6 +22,7 @@ use crate::{
 pub struct AttachRouter {
     router: Recipient<LoadSnapshot>,
     coalescing: Option<Coalescing>,
+    guarded: bool,
 }
 
 impl AttachRouter {
@@ -30,7 +31,14 @@ impl AttachRouter {
         Self {
             router,
             coalescing: None,
+            guarded: false,
         }
+    }
+
+    /// Whoever attaches it notices its end, and warns of it.
+    pub(crate) fn guarded(mut self) -> Self {
+        self.guarded = true;
+        self
     }
 
     /// Gives this link windows of its own.
@@ -106,8 +114,9 @@ impl Handler<AttachRouter> for PublisherActor {
         self.next_link += 1;
         let id = LinkId(self.next_link);
         let coalescing = (msg.coalescing).unwrap_or_else(|| self.config.coalescing());
+        let link = Link::new(id, coalescing, self.config.backoff(), now);
         self.attached.push(Attached {
-            link: Link::new(id, coalescing, self.config.backoff(), now),
+            link: if msg.guarded { link.guarded() } else { link },
             router: msg.router,
             ack: None,
         });

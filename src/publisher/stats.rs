@@ -40,6 +40,9 @@ pub struct PublisherStats {
     pub changed: u64,
     /// Messages refused because the publisher was shutting down; not among `received`.
     pub refused: u64,
+    /// Tickets that workers echoed and that were forgotten for others before or after routers were told: a worker echoes the
+    /// tickets of at most 64 routers, and the one echoed longest ago goes first. Their reservations end by age.
+    pub forgotten_tickets: u64,
     /// The one timer.
     pub timer: TimerCounts,
     /// Each attached router.
@@ -112,6 +115,7 @@ impl Handler<GetPublisherStats> for PublisherActor {
         let now = self.begin_message(ctx);
         MessageResult(PublisherStats {
             workers: self.reports.len(),
+            forgotten_tickets: self.reports.forgotten_tickets(),
             timer: self.timer.counts(),
             links: self.links().map(|link| stats_of(link, now)).collect(),
             ..self.counts.clone()

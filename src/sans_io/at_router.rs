@@ -2,7 +2,7 @@
 
 use super::{
     reports::{Before, Report},
-    slots::{Slab, key},
+    slots::{Renumbering, Slab, key},
 };
 use crate::{config::Coalescing, metrics::ForwardPassMetrics};
 
@@ -34,6 +34,11 @@ key!(OlderSlot);
 impl OlderValues {
     pub(super) fn keep(&mut self, value: Before) -> AtRouter {
         AtRouter::Older(self.values.insert(value))
+    }
+
+    /// Gives memory back; the slots have other numbers afterwards.
+    pub(super) fn compact(&mut self) -> Option<Renumbering<OlderSlot>> {
+        self.values.compact()
     }
 
     #[inline]
@@ -75,10 +80,13 @@ impl Difference {
         match (&has.metrics, &newest.metrics) {
             (None, Some(_)) => Self::Urgent,
             (Some(has), Some(newest)) if has != newest => {
-                Self::between_metrics(has, newest, settings, rested)
+                match Self::between_metrics(has, newest, settings, rested) {
+                    Self::Minor if !same_tickets => Self::Significant,
+                    difference => difference,
+                }
             }
             _ if same_tickets => Self::None,
-            _ => Self::Minor,
+            _ => Self::Significant,
         }
     }
 

@@ -72,6 +72,8 @@ impl LoadTable {
         request: &SelectWorker,
         now: Instant,
     ) -> Result<Placement, SelectError> {
+        let reordered = request.reordered();
+        let request = reordered.as_ref().unwrap_or(request);
         self.expire(now);
         let chosen = self.least_cost(request);
         let index = chosen.inspect_err(|_| self.counts.not_selected += 1)?;
@@ -205,7 +207,7 @@ impl LoadTable {
             });
         }
         let without_overlap = cheapest.best.map(|(_, total)| total);
-        for (worker, overlap) in &request.overlaps {
+        for (worker, overlap) in request.overlaps() {
             let Some(index) = self.slots.get(worker).copied() else {
                 continue;
             };

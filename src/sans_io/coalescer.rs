@@ -20,9 +20,9 @@ use std::{
 use super::{
     at_router::{AtRouter, Difference, OlderValues},
     departed::DepartedLives,
-    nanos::{Nanos, earliest, span},
+    nanos::{Nanos, earliest, has_come, span},
     reports::{Change, Report, Reports, WorkerSlot},
-    slots::BySlot,
+    slots::{BySlot, Chain, Key, Links, Renumbering},
     windows::{Phase, Windows},
 };
 use crate::{config::Coalescing, metrics::WorkerRank, snapshot::WorkerLoad};
@@ -42,11 +42,17 @@ pub struct Coalescer {
     windows: Windows,
     tracked: BySlot<WorkerSlot, Tracked>,
     older: OlderValues,
+    /// Workers that have reported since the router was last told of them, in the order of the first such report.
+    unrenewed: Chain<WorkerSlot>,
+    unrenewed_links: Links<WorkerSlot>,
+    /// Those that the snapshot that is out renews, and since when they had been unrenewed.
+    renewals_out: Vec<(WorkerSlot, Nanos)>,
     departures: BTreeSet<WorkerRank>,
     departures_out: Vec<WorkerRank>,
     /// Lives that ended within the last `max_delay`.
     ended: DepartedLives,
     wants_full: bool,
+    building: Option<Building>,
     out: Option<Out>,
     rounds: u64,
     counts: CoalescerCounts,
@@ -68,6 +74,8 @@ pub struct CoalescerCounts {
     pub departures: u64,
     /// Worker loads told.
     pub entries: u64,
+    /// Those among them that only say that the worker still reports.
+    pub renewals: u64,
 }
 
 /// What a snapshot is to carry.
@@ -75,10 +83,22 @@ pub struct CoalescerCounts {
 pub(super) struct SnapshotContent {
     /// Whether it is everything.
     pub(super) full: bool,
+    /// When it was built, at the latest.
+    pub(super) built_at: Instant,
     /// Workers that left.
     pub(super) left: Vec<WorkerRank>,
     /// Loads that are due.
     pub(super) workers: Vec<WorkerLoad>,
+}
+
+/// A full snapshot that is built piece by piece. Who changes after being taken opens a window as ever.
+#[derive(Debug)]
+struct Building {
+    /// What it says of ages counts from here.
+    began: Instant,
+    workers: Vec<WorkerLoad>,
+    /// Number of the first slot that has not been looked at.
+    next: u32,
 }
 
 /// The snapshot that is out.
@@ -97,6 +117,10 @@ struct Tracked {
     last_activity: Option<Nanos>,
     last_urgent: Option<Nanos>,
     differs_since: Option<Nanos>,
+    /// When it reported first since the router was last told of it.
+    unrenewed_since: Option<Nanos>,
+    /// Round of the last snapshot that renewed it.
+    renewed_in: u64,
     /// Round of the last snapshot that carried this worker, and since when it had differed.
     sent_in: u64,
     sent_differs_since: Option<Nanos>,
@@ -110,6 +134,8 @@ impl Tracked {
         last_activity: None,
         last_urgent: None,
         differs_since: None,
+        unrenewed_since: None,
+        renewed_in: 0,
         sent_in: 0,
         sent_differs_since: None,
     };
@@ -126,10 +152,14 @@ impl Coalescer {
             windows: Windows::new(settings),
             tracked: BySlot::new(Tracked::NEW),
             older: OlderValues::default(),
+            unrenewed: Chain::EMPTY,
+            unrenewed_links: Links::default(),
+            renewals_out: Vec::new(),
             departures: BTreeSet::new(),
             departures_out: Vec::new(),
             ended: DepartedLives::new(settings.max_delay()),
             wants_full: true,
+            building: None,
             out: None,
             rounds: 0,
             counts: CoalescerCounts::default(),
@@ -153,12 +183,12 @@ impl Coalescer {
 
     /// Whether anything is to be told, now or later.
     pub fn is_pending(&self) -> bool {
-        self.wants_full || self.windows.open() > 0 || !self.departures.is_empty()
+        self.wants_full() || self.windows.open() > 0 || !self.departures.is_empty()
     }
 
     /// Whether something is due that no pacing may hold back.
     pub fn is_urgent(&self) -> bool {
-        self.wants_full || !self.departures.is_empty() || self.windows.is_urgent()
+        self.wants_full() || !self.departures.is_empty() || self.windows.is_urgent()
     }
 
     /// Whether something is due whatever the time.
@@ -192,7 +222,18 @@ impl Coalescer {
         }
         self.update_window(slot, report);
         self.tracked[slot].last_activity = Some(self.now);
-        self.windows.phase(slot) != before
+        let first = change.is_report() && self.note_report(slot);
+        first || self.windows.phase(slot) != before
+    }
+
+    /// A worker reports the same again. `true`: nobody had done so since the router was last told, so the first deadline
+    /// may be another.
+    pub(super) fn handle_unchanged(&mut self, slot: WorkerSlot, now: Instant) -> bool {
+        if self.tracked[slot].unrenewed_since.is_some() {
+            return false;
+        }
+        self.advance(now);
+        self.note_report(slot)
     }
 
     /// A worker is known, or begins a new life, and has not reported yet.
@@ -207,6 +248,8 @@ impl Coalescer {
             tracked.reborn_at = Some(self.now);
             self.older.forget(tracked.at_router);
             tracked.at_router = AtRouter::OtherLife;
+            tracked.renewed_in = 0;
+            self.end_unrenewed(slot);
         }
         self.update_window(slot, report);
     }
@@ -221,6 +264,7 @@ impl Coalescer {
     ) {
         self.advance(now);
         self.windows.close(slot);
+        self.end_unrenewed(slot);
         self.end_life(slot, worker);
         let was = std::mem::replace(&mut self.tracked[slot], Tracked::NEW);
         self.older.forget(was.at_router);
@@ -229,8 +273,32 @@ impl Coalescer {
         }
         self.departures.insert(worker);
         if self.departures.len() > living.max(FEW_DEPARTURES) {
-            self.departures.clear();
-            self.wants_full = true;
+            self.want_full();
+        }
+    }
+
+    /// The slots have new numbers, since most workers have left.
+    pub(super) fn handle_renumbered(&mut self, renumbering: &Renumbering<WorkerSlot>) {
+        self.windows.renumber(renumbering);
+        self.tracked.renumber(renumbering);
+        self.unrenewed_links.renumber(renumbering);
+        self.unrenewed.renumber(renumbering);
+        let renewals = self.renewals_out.iter();
+        let renewals =
+            renewals.filter_map(|(slot, since)| Some((renumbering.slot(*slot)?, *since)));
+        self.renewals_out = renewals.collect();
+        if let Some(building) = &mut self.building {
+            building.next = renumbering.below(building.next);
+        }
+        if let Some(older) = self.older.compact() {
+            for (_, tracked) in self.tracked.iter_mut() {
+                if let AtRouter::Older(slot) = tracked.at_router {
+                    tracked.at_router = match older.slot(slot) {
+                        Some(slot) => AtRouter::Older(slot),
+                        None => AtRouter::Unknown,
+                    };
+                }
+            }
         }
     }
 
@@ -238,6 +306,7 @@ impl Coalescer {
     pub(super) fn handle_applied(&mut self) {
         self.out = None;
         self.departures_out.clear();
+        self.renewals_out.clear();
     }
 
     /// The router has what the last snapshot carried, but asks for everything.
@@ -252,6 +321,14 @@ impl Coalescer {
             return;
         };
         self.departures.extend(self.departures_out.drain(..));
+        // The latest first, so that the earliest of them comes to stand first.
+        while let Some((slot, since)) = self.renewals_out.pop() {
+            if self.tracked[slot].renewed_in == self.rounds {
+                self.end_unrenewed(slot);
+                self.tracked[slot].unrenewed_since = Some(since);
+                (self.unrenewed_links).push_front(&mut self.unrenewed, slot);
+            }
+        }
         for (slot, tracked) in self.tracked.iter_mut() {
             if tracked.sent_in != self.rounds {
                 continue;
@@ -288,6 +365,7 @@ impl Coalescer {
     /// The router is to get everything.
     pub(super) fn want_full(&mut self) {
         self.wants_full = true;
+        self.building = None;
         self.departures.clear();
         self.departures_out.clear();
     }
@@ -299,28 +377,54 @@ impl Coalescer {
 
     /// When the first window falls due; `None`: none will. Not after the last `now` if something is due.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        if self.is_due_at_once() {
+        if self.is_urgent() {
             return Some(self.origin);
         }
-        let first = self.windows.first_deadline()?;
+        self.poll_timeout_of_others()
+    }
+
+    /// The same, but for what is urgent.
+    pub(super) fn poll_timeout_of_others(&self) -> Option<Instant> {
+        if self.windows.is_due_for_no_urgency() {
+            return Some(self.origin);
+        }
+        let first = earliest(self.windows.first_deadline(), self.renewal_due())?;
         self.origin.checked_add(first.elapsed())
     }
 
-    /// Takes everything that is due, urgent or not, and compares it with what the router has. `None`: nothing is left.
+    /// Whether everything is to be told.
+    pub(super) fn wants_full(&self) -> bool {
+        self.wants_full || self.building.is_some()
+    }
+
+    /// Takes everything that is due, urgent or not, and compares it with what the router has. Of a full snapshot it takes up
+    /// to `most` workers. `None`: nothing is left, or it is not complete yet.
     pub(super) fn poll_snapshot(
         &mut self,
         now: Instant,
         reports: &Reports,
+        most: usize,
     ) -> Option<SnapshotContent> {
         self.advance(now);
         if self.out.is_some() {
             return None;
         }
-        self.rounds += 1;
-        let content = if std::mem::take(&mut self.wants_full) {
-            self.take_all(reports)
-        } else {
-            self.take_due(reports)
+        if std::mem::take(&mut self.wants_full) {
+            self.rounds += 1;
+            self.windows.close_all();
+            self.departures.clear();
+            self.building = Some(Building {
+                began: now,
+                workers: Vec::with_capacity(reports.len()),
+                next: 0,
+            });
+        }
+        let content = match self.building.take() {
+            Some(building) => self.take_all(building, reports, most)?,
+            None => {
+                self.rounds += 1;
+                self.take_due(reports, now)
+            }
         };
         if !content.full && content.left.is_empty() && content.workers.is_empty() {
             return None;
@@ -333,7 +437,7 @@ impl Coalescer {
 
     /// Workers whose newest value, or whose departure, the router is not known to have.
     pub fn undelivered(&self, reports: &Reports) -> Vec<WorkerRank> {
-        let full = self.wants_full || self.is_full_out();
+        let full = self.wants_full() || self.is_full_out();
         let is_out = |slot| self.out.is_some() && self.tracked[slot].sent_in == self.rounds;
         let loads = reports.iter().filter(|(slot, _)| {
             full || self.windows.phase(*slot) != Phase::Closed || is_out(*slot)
@@ -363,6 +467,33 @@ impl Coalescer {
         self.now = self.now.max(Nanos::at(elapsed));
     }
 
+    /// When the first worker that still reports is to be told of.
+    fn renewal_due(&self) -> Option<Nanos> {
+        let since = self.tracked[self.unrenewed.front()?].unrenewed_since?;
+        since.after(span(self.settings.minor_delay()))
+    }
+
+    /// The worker reported. `true`: it is the first to have done so since the router was last told.
+    #[inline]
+    fn note_report(&mut self, slot: WorkerSlot) -> bool {
+        let first = self.unrenewed.is_empty();
+        let since = &mut self.tracked[slot].unrenewed_since;
+        if since.is_some() {
+            return false;
+        }
+        *since = Some(self.now);
+        self.unrenewed_links.push_back(&mut self.unrenewed, slot);
+        first
+    }
+
+    /// The router is told of the worker, or it is gone.
+    #[inline]
+    fn end_unrenewed(&mut self, slot: WorkerSlot) {
+        if self.tracked[slot].unrenewed_since.take().is_some() {
+            self.unrenewed_links.remove(&mut self.unrenewed, slot);
+        }
+    }
+
     /// Opens, moves or leaves the worker's window after its report became `report`.
     fn update_window(&mut self, slot: WorkerSlot, report: &Report) {
         let difference = self.difference(slot, report);
@@ -382,7 +513,9 @@ impl Coalescer {
                 }
             }
             Difference::Significant if phase == Phase::Closed => {
-                if self.is_leading(slot) {
+                if tracked.flaps {
+                    self.windows.open_flapping(slot, now);
+                } else if self.is_leading(slot) {
                     self.windows.open_at_once(slot, Phase::Due);
                 } else {
                     self.windows.open_ordinary(slot, now);
@@ -390,6 +523,7 @@ impl Coalescer {
             }
             Difference::Minor if phase == Phase::Closed => self.windows.open_minor(slot, now),
             Difference::None if phase == Phase::Closed => {}
+            _ if tracked.flaps => {}
             Difference::None | Difference::Minor | Difference::Significant => {
                 let significant = difference == Difference::Significant;
                 self.windows.handle_activity(slot, significant, now);
@@ -456,21 +590,38 @@ impl Coalescer {
             && last.is_none_or(|last| self.now.since(last) >= span(self.settings.debounce()))
     }
 
-    fn take_all(&mut self, reports: &Reports) -> SnapshotContent {
-        self.windows.close_all();
-        self.departures.clear();
-        let mut workers = Vec::with_capacity(reports.len());
-        for (slot, report) in reports.iter() {
-            workers.push(self.take(slot, report));
+    fn take_all(
+        &mut self,
+        mut building: Building,
+        reports: &Reports,
+        most: usize,
+    ) -> Option<SnapshotContent> {
+        for (taken, (slot, report)) in reports.iter_from(building.next).enumerate() {
+            if taken == most {
+                building.next = slot.number();
+                self.building = Some(building);
+                return None;
+            }
+            self.windows.close(slot);
+            let load = self.take(slot, report, building.began);
+            building.workers.push(load);
         }
-        SnapshotContent {
+        if !std::mem::take(&mut self.departures).is_empty() {
+            // Who left after being taken is not in it, and so gone from the router; who came back is told of next.
+            let lives = |load: &WorkerLoad| reports.get(load.worker).map(Report::life);
+            building
+                .workers
+                .retain(|load| lives(load) == Some(load.life));
+        }
+        Some(SnapshotContent {
             full: true,
+            built_at: building.began,
             left: Vec::new(),
-            workers,
-        }
+            workers: building.workers,
+        })
     }
 
-    fn take_due(&mut self, reports: &Reports) -> SnapshotContent {
+    fn take_due(&mut self, reports: &Reports, now: Instant) -> SnapshotContent {
         let mut workers = Vec::new();
         while let Some(slot) = self.windows.first_due(self.now) {
             self.windows.close(slot);
@@ -484,19 +635,40 @@ impl Coalescer {
                 self.older.forget(tracked.at_router);
                 tracked.at_router = AtRouter::Newest;
             } else {
-                workers.push(self.take(slot, report));
+                workers.push(self.take(slot, report, now));
+            }
+        }
+        while has_come(self.renewal_due(), self.now)
+            && let Some(slot) = self.unrenewed.front()
+        {
+            let since = self.tracked[slot].unrenewed_since;
+            self.end_unrenewed(slot);
+            let (Some(report), Some(since)) = (reports.at(slot), since) else {
+                continue;
+            };
+            if self.windows.phase(slot) == Phase::Closed {
+                self.tracked[slot].renewed_in = self.rounds;
+                self.renewals_out.push((slot, since));
+                self.counts.renewals += 1;
+                workers.push(load_of(report, Duration::ZERO, now));
+            } else {
+                // Its newest value goes along, and nothing is left to tell.
+                self.windows.close(slot);
+                workers.push(self.take(slot, report, now));
             }
         }
         let left: Vec<_> = std::mem::take(&mut self.departures).into_iter().collect();
         self.departures_out.clone_from(&left);
         SnapshotContent {
             full: false,
+            built_at: now,
             left,
             workers,
         }
     }
 
-    fn take(&mut self, slot: WorkerSlot, report: &Report) -> WorkerLoad {
+    fn take(&mut self, slot: WorkerSlot, report: &Report, now: Instant) -> WorkerLoad {
+        self.end_unrenewed(slot);
         let tracked = &mut self.tracked[slot];
         let age = (tracked.differs_since).map_or(0, |since| self.now.since(since));
         self.older.forget(tracked.at_router);
@@ -504,15 +676,20 @@ impl Coalescer {
         tracked.flaps &= report.metrics.is_none();
         tracked.sent_in = self.rounds;
         tracked.sent_differs_since = tracked.differs_since.take();
-        WorkerLoad {
-            worker: report.worker,
-            life: report.life,
-            metrics: report.metrics(),
-            admitted: report.admitted.tickets().to_vec(),
-            age: Duration::from_nanos(age),
-            reported: None,
-            draining: false,
-        }
+        load_of(report, Duration::from_nanos(age), now)
+    }
+}
+
+fn load_of(report: &Report, age: Duration, now: Instant) -> WorkerLoad {
+    let reported_at = report.reported_at;
+    WorkerLoad {
+        worker: report.worker,
+        life: report.life,
+        metrics: report.metrics(),
+        admitted: report.admitted.tickets().to_vec(),
+        age,
+        reported: reported_at.map(|at| now.saturating_duration_since(at)),
+        draining: false,
     }
 }
 

@@ -15,7 +15,16 @@ pub(crate) enum Offered {
     /// Something waited there already and a wake-up is on its way: the update joined it.
     Conflated,
     /// The taker wants nothing more from here.
-    Closed,
+    Closed(Closed),
+}
+
+/// Why a place takes nothing more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// What it belonged to has ended.
+    Ended,
+    /// The taker is shutting down.
+    ShuttingDown,
 }
 
 /// A place for one value.
@@ -26,7 +35,7 @@ pub(crate) struct Conflated<T>(Mutex<State<T>>);
 struct State<T> {
     value: T,
     waiting: bool,
-    closed: bool,
+    closed: Option<Closed>,
     conflated: u64,
 }
 
@@ -35,7 +44,7 @@ impl<T: Default> Conflated<T> {
         Self(Mutex::new(State {
             value: T::default(),
             waiting: false,
-            closed: false,
+            closed: None,
             conflated: 0,
         }))
     }
@@ -44,8 +53,8 @@ impl<T: Default> Conflated<T> {
     #[inline]
     pub(crate) fn offer(&self, update: impl FnOnce(&mut T)) -> Offered {
         let mut state = self.state();
-        if state.closed {
-            return Offered::Closed;
+        if let Some(closed) = state.closed {
+            return Offered::Closed(closed);
         }
         update(&mut state.value);
         if std::mem::replace(&mut state.waiting, true) {
@@ -63,9 +72,11 @@ impl<T: Default> Conflated<T> {
         std::mem::replace(&mut state.waiting, false).then(|| std::mem::take(&mut state.value))
     }
 
-    /// Refuses everything from now on.
-    pub(crate) fn close(&self) {
-        self.state().closed = true;
+    /// Refuses everything from now on. What waits stays until it is taken; whether something does.
+    pub(crate) fn close(&self, why: Closed) -> bool {
+        let mut state = self.state();
+        state.closed.get_or_insert(why);
+        state.waiting
     }
 
     /// Updates that joined one that waited.

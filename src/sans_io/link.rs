@@ -20,6 +20,7 @@ use std::{
 use super::{
     coalescer::{Coalescer, CoalescerCounts, SnapshotContent},
     reports::{Change, Report, Reports, WorkerSlot},
+    slots::Renumbering,
 };
 use crate::{
     config::{Backoff, Coalescing},
@@ -89,8 +90,10 @@ pub struct Link {
     coalescer: Coalescer,
     backoff: Backoff,
     min_gap: Duration,
+    urgent_gap: Duration,
     state: LinkState,
     last_start: Option<Instant>,
+    built_at: Instant,
     acknowledged: Option<u64>,
     failures_in_row: u32,
     unpaced: bool,
@@ -100,6 +103,7 @@ pub struct Link {
     arrived: u64,
     failed: u64,
     warned_unanswered: bool,
+    guarded: bool,
     counts: LinkCounts,
 }
 
@@ -131,8 +135,10 @@ impl Link {
             coalescer: Coalescer::new(coalescing, now),
             backoff,
             min_gap: coalescing.min_gap(),
+            urgent_gap: urgent_gap(coalescing),
             state: LinkState::Idle,
             last_start: None,
+            built_at: now,
             acknowledged: None,
             failures_in_row: 0,
             unpaced: false,
@@ -140,7 +146,16 @@ impl Link {
             arrived: 0,
             failed: 0,
             warned_unanswered: false,
+            guarded: false,
             counts: LinkCounts::default(),
+        }
+    }
+
+    /// Somebody else warns when the router is gone.
+    pub(crate) fn guarded(self) -> Self {
+        Self {
+            guarded: true,
+            ..self
         }
     }
 
@@ -194,6 +209,11 @@ impl Link {
         self.failed
     }
 
+    /// When the last snapshot was built, at the latest: what it says of ages counts from then.
+    pub fn built_at(&self) -> Instant {
+        self.built_at
+    }
+
     /// Whether everything told so far has been acknowledged.
     pub fn is_settled(&self) -> bool {
         !self.is_in_flight() && (self.is_lost() || !self.coalescer.is_pending())
@@ -213,6 +233,11 @@ impl Link {
     /// later.
     pub fn handle_changed(&mut self, change: &Change, report: &Report, now: Instant) -> bool {
         !self.is_lost() && self.coalescer.handle_changed(change, report, now)
+    }
+
+    /// A worker reports the same again. `false`: [`poll_timeout`](Self::poll_timeout) is what it was.
+    pub fn handle_unchanged(&mut self, slot: WorkerSlot, now: Instant) -> bool {
+        !self.is_lost() && self.coalescer.handle_unchanged(slot, now)
     }
 
     /// A worker is known, or begins a new life, and has not reported yet.
@@ -235,11 +260,17 @@ impl Link {
         }
     }
 
+    /// [`Reports::compact`] gave workers other slots.
+    pub fn handle_renumbered(&mut self, renumbering: &Renumbering<WorkerSlot>) {
+        self.coalescer.handle_renumbered(renumbering);
+    }
+
     /// The router was attached again, perhaps with other windows: it gets everything.
     pub fn handle_attached_again(&mut self, coalescing: Option<Coalescing>, now: Instant) {
         if let Some(coalescing) = coalescing {
             self.coalescer.handle_settings(coalescing, now);
             self.min_gap = coalescing.min_gap();
+            self.urgent_gap = urgent_gap(coalescing);
         }
         self.coalescer.want_full();
     }
@@ -294,11 +325,15 @@ impl Link {
             LinkState::InFlight { .. } | LinkState::Lost => None,
             LinkState::BackingOff { until } => Some(until),
             LinkState::Idle => {
-                let first = self.coalescer.poll_timeout()?;
-                Some(match self.paced_until() {
-                    Some(paced) => first.max(paced),
-                    None => first,
-                })
+                let first = self.coalescer.poll_timeout();
+                let Some(last_start) = self.paced_from() else {
+                    return first;
+                };
+                let urgent =
+                    (self.coalescer.is_urgent()).then(|| later(last_start, self.urgent_gap));
+                let other = self.coalescer.poll_timeout_of_others();
+                let other = other.map(|other| other.max(later(last_start, self.min_gap)));
+                urgent.into_iter().chain(other).min()
             }
         }
     }
@@ -321,18 +356,29 @@ impl Link {
         reports: &Reports,
         now: Instant,
     ) -> Option<LoadSnapshot> {
+        self.poll_transmit_piece(publisher, sequence, reports, now, usize::MAX)
+    }
+
+    /// The same, but a full snapshot is built in pieces of up to `most` workers: while there is more to take,
+    /// [`poll_timeout`](Self::poll_timeout) is not later than `now`.
+    pub fn poll_transmit_piece(
+        &mut self,
+        publisher: PublisherId,
+        sequence: &mut u64,
+        reports: &Reports,
+        now: Instant,
+        most: usize,
+    ) -> Option<LoadSnapshot> {
         match self.poll_timeout() {
             Some(first) if first <= now => {}
             _ => return None,
         }
+        // A retry has been paced by its backoff.
         let retry = matches!(self.state, LinkState::BackingOff { .. });
         self.state = LinkState::Idle;
-        // A retry has been paced by its backoff.
-        if !retry && self.paced_until().is_some_and(|paced| paced > now) {
-            return None;
-        }
         self.unpaced = false;
-        let content = self.coalescer.poll_snapshot(now, reports)?;
+        let content = self.coalescer.poll_snapshot(now, reports, most)?;
+        self.built_at = content.built_at;
         *sequence = sequence.saturating_add(1);
         self.state = LinkState::InFlight {
             sequence: *sequence,
@@ -371,13 +417,10 @@ impl Link {
         self.poll_transmit(publisher, sequence, reports, now)
     }
 
-    /// Until when pacing holds the next snapshot back.
-    fn paced_until(&self) -> Option<Instant> {
-        if self.unpaced || self.coalescer.is_urgent() {
-            return None;
-        }
-        let last_start = self.last_start?;
-        Some(later(last_start, self.min_gap))
+    /// The start that the next snapshot keeps its distance from, if it has to.
+    fn paced_from(&self) -> Option<Instant> {
+        let paced = !self.unpaced && !self.coalescer.wants_full();
+        self.last_start.filter(|_| paced)
     }
 
     fn acknowledge(&mut self, sequence: u64) {
@@ -403,7 +446,11 @@ impl Link {
     fn lose(&mut self, now: Instant) {
         self.failed += 1;
         self.counts.failures += 1;
-        tracing::warn!(link = %self.id, "a router is gone: nothing more is sent to it");
+        if self.guarded {
+            tracing::debug!(link = %self.id, "a router is gone");
+        } else {
+            tracing::warn!(link = %self.id, "a router is gone: nothing more is sent to it");
+        }
         self.coalescer.handle_lost(now);
         self.state = LinkState::Lost;
     }
@@ -433,6 +480,14 @@ impl Link {
         let ages = content.workers.iter().map(|load| load.age);
         self.counts.last_age = ages.max().unwrap_or_default();
         self.counts.max_age = self.counts.max_age.max(self.counts.last_age);
+    }
+}
+
+/// Least distance of a snapshot that urgent changes alone cause.
+fn urgent_gap(coalescing: Coalescing) -> Duration {
+    match (coalescing.min_gap(), coalescing.urgent_gap()) {
+        (Duration::ZERO, urgent_gap) => urgent_gap,
+        (min_gap, urgent_gap) => urgent_gap.min(min_gap),
     }
 }
 

@@ -37,5 +37,6 @@ pub use self::{
     coalescer::Coalescer,
     link::{Delivery, Link, LinkState},
     reports::{Change, Report, Reported, Reports, WorkerSlot},
+    slots::Renumbering,
     table::{LoadTable, PartialSnapshot},
 };

@@ -6,13 +6,14 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
+    time::Instant,
 };
 
 use foldhash::fast::RandomState;
 
 use super::{
-    conflate::Conflated,
-    slots::{Key, Slab, key},
+    conflate::{Closed, Conflated},
+    slots::{Key, Renumbering, Slab, key},
 };
 use crate::{
     metrics::{ForwardPassMetrics, WorkerRank},
@@ -32,6 +33,7 @@ pub struct Report {
     pub(crate) life: u64,
     pub(crate) metrics: Option<ForwardPassMetrics>,
     pub(crate) admitted: Admitted,
+    pub(crate) reported_at: Option<Instant>,
     reporter: Option<Arc<SharedReport>>,
 }
 
@@ -51,24 +53,37 @@ impl Report {
         self.metrics.clone()
     }
 
-    /// Takes newer metrics and tickets over, if there are any.
+    /// When it last reported in this life, changed or not; never later than the report.
+    pub fn reported_at(&self) -> Option<Instant> {
+        self.reported_at
+    }
+
+    /// Takes newer metrics and tickets over, if there are any. `reported_at`: when the metrics were reported.
     fn change(
         &mut self,
         slot: WorkerSlot,
         metrics: Option<ForwardPassMetrics>,
+        reported_at: Option<Instant>,
         admit: impl FnOnce(&mut Admitted) -> bool,
     ) -> Reported {
         let admitted = self.admitted.version();
         let news = admit(&mut self.admitted);
+        let is_report = metrics.is_some();
+        if is_report {
+            self.reported_at = self.reported_at.max(reported_at);
+        }
         let metrics = if metrics.is_some() && metrics != self.metrics {
             std::mem::replace(&mut self.metrics, metrics)
         } else if news {
             self.metrics.clone()
+        } else if is_report {
+            return Reported::Unchanged(slot);
         } else {
-            return Reported::Unchanged;
+            return Reported::Known;
         };
         Reported::Changed(Change {
             slot,
+            is_report,
             before: Before { admitted, metrics },
         })
     }
@@ -78,6 +93,7 @@ impl Report {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     slot: WorkerSlot,
+    is_report: bool,
     before: Before,
 }
 
@@ -85,6 +101,11 @@ impl Change {
     /// Whose report it is.
     pub fn slot(&self) -> WorkerSlot {
         self.slot
+    }
+
+    /// Whether the worker reported; else it only admitted a ticket.
+    pub(crate) fn is_report(&self) -> bool {
+        self.is_report
     }
 
     pub(crate) fn before(&self) -> &Before {
@@ -106,26 +127,48 @@ pub(crate) struct Admitted(Option<Box<Echoes>>);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Echoes {
     tickets: Vec<Ticket>,
+    /// The version each of them came with.
+    echoed: Vec<u32>,
     version: u32,
+    /// How many of them have had to go.
+    forgotten: u32,
+}
+
+impl Echoes {
+    /// Makes room: whoever was echoed longest ago goes.
+    fn forget_oldest(&mut self) {
+        let ages = self.echoed.iter().map(|at| self.version.wrapping_sub(*at));
+        let oldest = ages.enumerate().max_by_key(|(_, age)| *age);
+        if let Some((oldest, _)) = oldest {
+            self.tickets.remove(oldest);
+            self.echoed.remove(oldest);
+            self.forgotten = self.forgotten.saturating_add(1);
+        }
+    }
 }
 
 impl Admitted {
     /// Merges by maximum per router; whether it was news.
     pub(crate) fn merge(&mut self, ticket: Ticket) -> bool {
         let echoes = self.0.get_or_insert_default();
-        let tickets = &mut echoes.tickets;
-        match tickets.iter_mut().find(|t| t.router == ticket.router) {
-            Some(known) if known.number >= ticket.number => return false,
-            Some(known) => *known = ticket,
-            None => {
-                if tickets.len() == MAX_ROUTERS {
-                    tickets.sort_unstable();
-                    tickets.remove(0);
-                }
-                tickets.push(ticket);
-            }
+        let known = echoes
+            .tickets
+            .iter()
+            .position(|t| t.router == ticket.router);
+        if known.is_some_and(|known| echoes.tickets[known].number >= ticket.number) {
+            return false;
         }
         echoes.version = echoes.version.wrapping_add(1);
+        if let Some(known) = known {
+            echoes.tickets[known] = ticket;
+            echoes.echoed[known] = echoes.version;
+        } else {
+            if echoes.tickets.len() == MAX_ROUTERS {
+                echoes.forget_oldest();
+            }
+            echoes.tickets.push(ticket);
+            echoes.echoed.push(echoes.version);
+        }
         true
     }
 
@@ -134,11 +177,20 @@ impl Admitted {
         for ticket in others.tickets() {
             news |= self.merge(*ticket);
         }
+        if let (Some(echoes), Some(others)) = (&mut self.0, &others.0) {
+            echoes.forgotten = echoes.forgotten.saturating_add(others.forgotten);
+        }
         news
     }
 
     pub(crate) fn tickets(&self) -> &[Ticket] {
         self.0.as_ref().map_or(&[], |echoes| &echoes.tickets)
+    }
+
+    /// Tickets that have had to go since this was asked last.
+    fn take_forgotten(&mut self) -> u64 {
+        let forgotten = self.0.as_mut().map(|echoes| &mut echoes.forgotten);
+        forgotten.map_or(0, |forgotten| u64::from(std::mem::take(forgotten)))
     }
 
     /// Changes with every news.
@@ -172,7 +224,20 @@ impl SharedReport {
 #[derive(Debug, Default)]
 pub(crate) struct WaitingReport {
     pub(crate) metrics: Option<ForwardPassMetrics>,
+    /// When the first of the reports that wait here was made.
+    pub(crate) reported_at: Option<Instant>,
     pub(crate) admitted: Admitted,
+}
+
+impl WaitingReport {
+    /// The worker reports; `now` is asked only if nothing waits yet. The one stamp is never later than any of the reports
+    /// that it stands for.
+    #[inline]
+    pub(crate) fn report(&mut self, metrics: ForwardPassMetrics, now: impl FnOnce() -> Instant) {
+        if self.metrics.replace(metrics).is_none() {
+            self.reported_at = Some(now());
+        }
+    }
 }
 
 /// What became of a report.
@@ -180,8 +245,10 @@ pub(crate) struct WaitingReport {
 pub enum Reported {
     /// It differs from the one before: the links must hear of it.
     Changed(Change),
-    /// It is the same again.
-    Unchanged,
+    /// The worker reports the same again.
+    Unchanged(WorkerSlot),
+    /// It is no report, and its tickets are known.
+    Known,
     /// It is of a life that has ended.
     Late,
 }
@@ -191,6 +258,7 @@ pub enum Reported {
 pub struct Reports {
     slots: HashMap<WorkerRank, WorkerSlot, RandomState>,
     rows: Slab<WorkerSlot, Report>,
+    forgotten_tickets: u64,
 }
 
 impl Reports {
@@ -209,9 +277,19 @@ impl Reports {
         self.slots.is_empty()
     }
 
+    /// Echoed tickets that were forgotten for others.
+    pub(crate) fn forgotten_tickets(&self) -> u64 {
+        self.forgotten_tickets
+    }
+
     /// All living workers, in no meaningful but a repeatable order.
     pub fn iter(&self) -> impl Iterator<Item = (WorkerSlot, &Report)> {
         self.rows.iter()
+    }
+
+    /// Those in slots of this number and greater ones.
+    pub(super) fn iter_from(&self, number: u32) -> impl Iterator<Item = (WorkerSlot, &Report)> {
+        self.rows.iter_from(number)
     }
 
     /// Newest of a living worker.
@@ -230,6 +308,7 @@ impl Reports {
         worker: WorkerRank,
         metrics: ForwardPassMetrics,
         admitted: Option<Ticket>,
+        now: Instant,
     ) -> Reported {
         let slot = match self.slots.get(&worker) {
             Some(slot) => *slot,
@@ -238,9 +317,11 @@ impl Reports {
         let Some(row) = self.rows.get_mut(slot) else {
             return Reported::Late;
         };
-        row.change(slot, Some(metrics), |known| {
+        let reported = row.change(slot, Some(metrics), Some(now), |known| {
             admitted.is_some_and(|ticket| known.merge(ticket))
-        })
+        });
+        self.forgotten_tickets += row.admitted.take_forgotten();
+        reported
     }
 
     /// A worker is known and has not reported yet. `None` if it is known already.
@@ -251,10 +332,26 @@ impl Reports {
     /// A worker left: its life ends. `None` if it is not known.
     pub fn handle_left(&mut self, worker: WorkerRank) -> Option<WorkerSlot> {
         let slot = self.slots.remove(&worker)?;
+        tracing::info!(%worker, "a worker left");
         if let Some(reporter) = self.rows.remove(slot).and_then(|r| r.reporter) {
-            reporter.waiting.close();
+            reporter.waiting.close(Closed::Ended);
         }
         Some(slot)
+    }
+
+    /// Gives memory back after most workers have left. Slots have other numbers afterwards: every link must hear of it.
+    #[must_use = "every link must hear of it"]
+    pub fn compact(&mut self) -> Option<Renumbering<WorkerSlot>> {
+        let renumbering = self.rows.compact()?;
+        self.slots.clear();
+        self.slots.shrink_to(2 * self.rows.slots() as usize);
+        for (slot, report) in self.rows.iter() {
+            self.slots.insert(report.worker, slot);
+            if let Some(reporter) = &report.reporter {
+                reporter.slot.store(slot.number(), Relaxed);
+            }
+        }
+        Some(renumbering)
     }
 
     /// A reporter was made: its life begins, unless a newer reporter has the worker. `None` if it came late.
@@ -266,10 +363,10 @@ impl Reports {
         let row = self.rows.get_mut(slot)?;
         if let Some(present) = &row.reporter {
             if present.life > reporter.life {
-                reporter.waiting.close();
+                reporter.waiting.close(Closed::Ended);
                 return None;
             }
-            present.waiting.close();
+            present.waiting.close(Closed::Ended);
         }
         // A life that plain messages began after the reporter was made is over all the same.
         row.life = if reporter.life > row.life {
@@ -278,6 +375,7 @@ impl Reports {
             stamp::next()
         };
         row.metrics = None;
+        row.reported_at = None;
         row.admitted = Admitted::default();
         reporter.slot.store(slot.number(), Relaxed);
         row.reporter = Some(reporter);
@@ -291,11 +389,14 @@ impl Reports {
             return Reported::Late;
         };
         let Some(waiting) = waiting else {
-            return Reported::Unchanged;
+            return Reported::Known;
         };
-        row.change(slot, waiting.metrics, |known| {
+        let reported = row.change(slot, waiting.metrics, waiting.reported_at, |known| {
             known.merge_all(&waiting.admitted)
-        })
+        });
+        let forgotten = row.admitted.take_forgotten();
+        self.forgotten_tickets += forgotten;
+        reported
     }
 
     /// A reporter is gone: ends its own life only.
@@ -305,6 +406,16 @@ impl Reports {
     ) -> Option<WorkerSlot> {
         self.row_of(reporter)?;
         self.handle_left(reporter.worker)
+    }
+
+    /// A shutdown begins: no reporter takes anything more. Those in which something waits.
+    pub(crate) fn close_reporters(&self) -> Vec<Arc<SharedReport>> {
+        let reporters = self
+            .rows
+            .iter()
+            .filter_map(|(_, row)| row.reporter.as_ref());
+        let waits = |reporter: &&Arc<SharedReport>| reporter.waiting.close(Closed::ShuttingDown);
+        reporters.filter(waits).cloned().collect()
     }
 
     fn row_of(&mut self, reporter: &Arc<SharedReport>) -> Option<(WorkerSlot, &mut Report)> {
@@ -320,11 +431,13 @@ impl Reports {
         life: u64,
         reporter: Option<Arc<SharedReport>>,
     ) -> WorkerSlot {
+        tracing::info!(%worker, "a worker joined");
         let slot = self.rows.insert(Report {
             worker,
             life,
             metrics: None,
             admitted: Admitted::default(),
+            reported_at: None,
             reporter: reporter.clone(),
         });
         if let Some(reporter) = reporter {
@@ -335,15 +448,19 @@ impl Reports {
     }
 }
 
-/// Routers whose tickets a worker echoes at once. More than any worker serves; it bounds what hostile tickets can pile
-/// up, and the oldest router life goes first.
-const MAX_ROUTERS: usize = 16;
+/// Routers whose tickets a worker echoes at once. More than a fleet has; it bounds what hostile tickets can pile up, to 1 KiB
+/// a worker. The one echoed longest ago goes first: a router that is gone is echoed no more.
+const MAX_ROUTERS: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const W: WorkerRank = WorkerRank::ZERO;
+
+    fn now() -> Instant {
+        actix::clock::Instant::now().into_std()
+    }
 
     fn load(active: u64) -> ForwardPassMetrics {
         ForwardPassMetrics::new(active, 100, 0)
@@ -364,19 +481,23 @@ mod tests {
     fn a_plain_report_joins_the_present_life_or_begins_one() {
         let mut reports = Reports::new();
         assert!(matches!(
-            reports.handle_report(W, load(1), None),
+            reports.handle_report(W, load(1), None, now()),
             Reported::Changed(_)
         ));
         let first = reports.get(W).unwrap().life;
-        assert_eq!(reports.handle_report(W, load(1), None), Reported::Unchanged);
+        let slot = *reports.slots.get(&W).unwrap();
+        assert_eq!(
+            reports.handle_report(W, load(1), None, now()),
+            Reported::Unchanged(slot)
+        );
         assert!(matches!(
-            reports.handle_report(W, load(2), None),
+            reports.handle_report(W, load(2), None, now()),
             Reported::Changed(_)
         ));
         assert_eq!(reports.get(W).unwrap().life, first);
         assert!(reports.handle_left(W).is_some());
         assert_eq!(reports.handle_left(W), None);
-        reports.handle_report(W, load(2), None);
+        reports.handle_report(W, load(2), None, now());
         assert!(reports.get(W).unwrap().life > first);
         assert_eq!((reports.len(), reports.rows.slots()), (1, 1));
     }
@@ -409,7 +530,7 @@ mod tests {
         assert_eq!(reports.handle_reporter(older.clone()), None);
         assert_eq!(
             older.waiting.offer(|_| ()),
-            super::super::conflate::Offered::Closed
+            super::super::conflate::Offered::Closed(Closed::Ended)
         );
     }
 
@@ -417,7 +538,7 @@ mod tests {
     fn a_reporter_outranks_a_life_that_plain_messages_began() {
         let mut reports = Reports::new();
         let reporter = reporter();
-        reports.handle_report(W, load(1), None);
+        reports.handle_report(W, load(1), None, now());
         let plain = reports.get(W).unwrap().life;
         assert!(plain > reporter.life);
         reports.handle_reporter(reporter);

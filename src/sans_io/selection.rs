@@ -1,6 +1,6 @@
 //! What a request asks for, what a worker costs it, and why there may be no choice.
 
-use std::{fmt, sync::Arc};
+use std::{cmp::Reverse, fmt, sync::Arc};
 
 use thiserror::Error;
 
@@ -10,8 +10,10 @@ use crate::metrics::{WorkerId, WorkerRank};
 #[derive(Debug, Clone, Default)]
 pub struct SelectWorker {
     pub(crate) blocks: u32,
-    /// Sorted by worker, each once.
-    pub(crate) overlaps: Vec<(WorkerRank, u32)>,
+    /// Sorted by worker, each once, unless `disordered`.
+    overlaps: Vec<(WorkerRank, u32)>,
+    /// Some came out of order: they are sorted once, when a worker is chosen, and not at each insertion.
+    disordered: bool,
     pub(crate) candidates: Candidates,
 }
 
@@ -24,18 +26,40 @@ impl SelectWorker {
         }
     }
 
-    /// Says that the worker has the first `blocks` of the prompt cached. Of several for one worker the greatest counts.
+    /// Says that the worker has the first `blocks` of the prompt cached. Of several for one worker the greatest counts. They
+    /// may come in any order; that of the workers saves sorting them.
     #[must_use]
     pub fn overlap(mut self, worker: impl Into<WorkerRank>, blocks: u32) -> Self {
         let worker = worker.into();
-        match self.place_of(worker) {
-            Ok(place) => {
-                let known = &mut self.overlaps[place].1;
-                *known = blocks.max(*known);
+        match self.overlaps.last_mut() {
+            Some((last, known)) if *last == worker => *known = blocks.max(*known),
+            last => {
+                self.disordered |= last.is_some_and(|(last, _)| *last > worker);
+                self.overlaps.push((worker, blocks));
             }
-            Err(place) => self.overlaps.insert(place, (worker, blocks)),
         }
         self
+    }
+
+    /// The same, with its overlaps in order.
+    pub(crate) fn in_order(mut self) -> Self {
+        if std::mem::take(&mut self.disordered) {
+            // The greatest of a worker comes first, and stays.
+            self.overlaps
+                .sort_unstable_by_key(|(worker, blocks)| (*worker, Reverse(*blocks)));
+            self.overlaps.dedup_by_key(|(worker, _)| *worker);
+        }
+        self
+    }
+
+    /// The same, with its overlaps in order, if they are not.
+    pub(crate) fn reordered(&self) -> Option<Self> {
+        self.disordered.then(|| self.clone().in_order())
+    }
+
+    /// The overlaps named, each worker once if they are in order.
+    pub(crate) fn overlaps(&self) -> &[(WorkerRank, u32)] {
+        &self.overlaps
     }
 
     /// Restricts the choice.
@@ -48,17 +72,12 @@ impl SelectWorker {
     /// The overlap named for the worker, or none.
     #[inline]
     pub(crate) fn overlap_of(&self, worker: WorkerRank) -> u32 {
-        self.place_of(worker)
-            .map_or(0, |place| self.overlaps[place].1)
-    }
-
-    #[inline]
-    fn place_of(&self, worker: WorkerRank) -> Result<usize, usize> {
-        // Overlaps mostly come in the order of the workers.
-        match self.overlaps.last() {
-            Some((last, _)) if *last < worker => Err(self.overlaps.len()),
-            _ => self.overlaps.binary_search_by_key(&worker, |(w, _)| *w),
+        if self.disordered {
+            let named = self.overlaps.iter().filter(|(of, _)| *of == worker);
+            return named.map(|(_, blocks)| *blocks).max().unwrap_or(0);
         }
+        let place = self.overlaps.binary_search_by_key(&worker, |(of, _)| *of);
+        place.map_or(0, |place| self.overlaps[place].1)
     }
 }
 
@@ -173,4 +192,7 @@ pub enum SelectError {
     /// No router runs just now.
     #[error("no router runs just now")]
     Unavailable,
+    /// A shutdown has begun.
+    #[error("the system is shutting down")]
+    ShuttingDown,
 }

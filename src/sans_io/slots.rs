@@ -12,7 +12,7 @@ use std::{
 };
 
 /// A kind of slot. Slots of one slab are no slots of another.
-pub(crate) trait Key: Copy + Eq + Debug {
+pub trait Key: Copy + Eq + Debug {
     /// The slot of this number.
     fn new(number: u32) -> Self;
 
@@ -94,8 +94,35 @@ impl<K: Key, T> Slab<K, T> {
 
     /// All values, by slot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &T)> {
-        let entries = self.entries.iter().enumerate();
+        self.iter_from(0)
+    }
+
+    /// The values in slots of this number and greater ones.
+    pub(crate) fn iter_from(&self, number: u32) -> impl Iterator<Item = (K, &T)> {
+        let entries = self.entries.iter().enumerate().skip(number as usize);
         entries.filter_map(|(number, entry)| Some((K::new(number as u32), entry.as_ref()?)))
+    }
+
+    /// Gives up the free slots, if they are by far the most: what remains is numbered anew, in the same order. Costs time by
+    /// the slots there were, of which most must have become free since the last time.
+    pub(crate) fn compact(&mut self) -> Option<Renumbering<K>> {
+        let living = self.entries.len() - self.free.len();
+        if self.entries.len() <= SLOTS_A_LIVING * living + FEW_SLOTS {
+            return None;
+        }
+        let mut next = 0..;
+        let numbers = self.entries.iter().map(|entry| {
+            let number = entry.as_ref().and_then(|_| next.next());
+            number.unwrap_or(NIL)
+        });
+        let renumbering = Renumbering {
+            numbers: numbers.collect(),
+            key: PhantomData,
+        };
+        self.entries.retain(Option::is_some);
+        self.entries.shrink_to_fit();
+        self.free = Vec::new();
+        Some(renumbering)
     }
 
     /// How many slots there are, free ones too: every slot's number is below.
@@ -128,6 +155,36 @@ impl<K: Key, T> Slab<K, T> {
         std::iter::from_fn(|| self.free.pop()).find(|key| place(*key) < slots)
     }
 }
+
+/// The new numbers of slots, in the order of the old ones.
+#[derive(Debug)]
+pub struct Renumbering<K> {
+    numbers: Vec<u32>,
+    key: PhantomData<K>,
+}
+
+impl<K: Key> Renumbering<K> {
+    /// The new slot of what lives; `None`: it was free.
+    pub(crate) fn slot(&self, old: K) -> Option<K> {
+        let number = *self.numbers.get(place(old))?;
+        (number != NIL).then(|| K::new(number))
+    }
+
+    /// How many slots below this number are left: where those from it on begin now.
+    pub(crate) fn below(&self, old: u32) -> u32 {
+        let below = self.numbers.iter().take(old as usize);
+        below.filter(|number| **number != NIL).count() as u32
+    }
+
+    fn number(&self, old: u32) -> u32 {
+        self.numbers.get(old as usize).copied().unwrap_or(NIL)
+    }
+}
+
+/// More slots than this for each that is in use are given up.
+const SLOTS_A_LIVING: usize = 4;
+/// So few take next to no room.
+const FEW_SLOTS: usize = 64;
 
 /// A value for each slot of somebody else's slab: reading where nothing was written gives `empty`, writing makes room.
 #[derive(Debug)]
@@ -172,6 +229,19 @@ impl<K: Key, T: Copy> BySlot<K, T> {
     /// Forgets the values of slots from this number on, and gives their memory back.
     pub(crate) fn truncate(&mut self, slots: u32) {
         self.values.truncate(slots as usize);
+        self.values.shrink_to_fit();
+    }
+
+    /// The slots have new numbers; what was kept for free ones goes.
+    pub(crate) fn renumber(&mut self, renumbering: &Renumbering<K>) {
+        let mut kept = 0;
+        for old in 0..self.values.len() {
+            if renumbering.number(old as u32) != NIL {
+                self.values[kept] = self.values[old];
+                kept += 1;
+            }
+        }
+        self.values.truncate(kept);
         self.values.shrink_to_fit();
     }
 
@@ -236,6 +306,17 @@ impl<K: Key> Chain<K> {
     }
 }
 
+impl<K: Key> Chain<K> {
+    /// The slots have new numbers.
+    pub(crate) fn renumber(&mut self, renumbering: &Renumbering<K>) {
+        for end in [&mut self.front, &mut self.back] {
+            if *end != NIL {
+                *end = renumbering.number(*end);
+            }
+        }
+    }
+}
+
 /// The neighbours of every slot; one `Links` serves several [`Chain`]s as long as a slot is in at most one of them.
 #[derive(Debug)]
 pub(crate) struct Links<K>(BySlot<K, Neighbours>);
@@ -276,15 +357,7 @@ impl<K: Key> Links<K> {
     /// Inserts `slot`, which must not be in any chain of these links, behind `previous` or at the front.
     pub(crate) fn insert_behind(&mut self, chain: &mut Chain<K>, previous: Option<K>, slot: K) {
         let Some(previous) = previous else {
-            self.0[slot] = Neighbours {
-                previous: NIL,
-                next: chain.front,
-            };
-            match chain.front() {
-                Some(front) => self.0[front].previous = slot.number(),
-                None => chain.back = slot.number(),
-            }
-            chain.front = slot.number();
+            self.push_front(chain, slot);
             return;
         };
         let next = self.0[previous].next;
@@ -314,6 +387,20 @@ impl<K: Key> Links<K> {
         (next != NIL).then(|| K::new(next))
     }
 
+    /// Puts `slot`, which must not be in any chain of these links, before all others.
+    pub(crate) fn push_front(&mut self, chain: &mut Chain<K>, slot: K) {
+        self.0[slot] = Neighbours {
+            previous: NIL,
+            next: chain.front,
+        };
+        if chain.front == NIL {
+            chain.back = slot.number();
+        } else {
+            self.0[K::new(chain.front)].previous = slot.number();
+        }
+        chain.front = slot.number();
+    }
+
     /// Takes `slot` out of `chain`, which must hold it.
     #[inline]
     pub(crate) fn remove(&mut self, chain: &mut Chain<K>, slot: K) {
@@ -327,6 +414,18 @@ impl<K: Key> Links<K> {
             chain.back = previous;
         } else {
             self.0[K::new(next)].previous = previous;
+        }
+    }
+
+    /// The slots have new numbers.
+    pub(crate) fn renumber(&mut self, renumbering: &Renumbering<K>) {
+        self.0.renumber(renumbering);
+        for (_, neighbours) in self.0.iter_mut() {
+            for neighbour in [&mut neighbours.previous, &mut neighbours.next] {
+                if *neighbour != NIL {
+                    *neighbour = renumbering.number(*neighbour);
+                }
+            }
         }
     }
 
@@ -445,9 +544,45 @@ mod tests {
         assert_eq!(slab.iter().collect::<Vec<_>>(), [(a, &"c"), (b, &"b")]);
         assert_eq!((slab.get(Slot(7)), slab.slots()), (None, 2));
 
-        let mut kept = BySlot::new(5);
+        let mut kept: BySlot<Slot, u32> = BySlot::new(5);
         assert_eq!(kept[Slot(3)], 5);
         kept[Slot(1)] += 1;
         assert_eq!((kept[Slot(0)], kept[Slot(1)], kept[Slot(2)]), (5, 6, 5));
+    }
+
+    #[test]
+    fn when_most_slots_are_free_the_others_are_numbered_anew_with_all_that_is_kept_by_them() {
+        let mut slab: Slab<Slot, u32> = Slab::default();
+        let mut kept: BySlot<Slot, u32> = BySlot::new(0);
+        let (mut links, mut chain) = (Links::default(), Chain::EMPTY);
+        for number in 0..1_000 {
+            let slot = slab.insert(number);
+            kept[slot] = number;
+            links.push_back(&mut chain, slot);
+        }
+        let living = [999, 3, 500];
+        for number in 0..1_000 {
+            if !living.contains(&number) {
+                slab.remove(Slot(number));
+                links.remove(&mut chain, Slot(number));
+            }
+        }
+        for number in living {
+            links.move_to_back(&mut chain, Slot(number));
+        }
+        let renumbering = slab.compact().unwrap();
+        kept.renumber(&renumbering);
+        links.renumber(&renumbering);
+        chain.renumber(&renumbering);
+        assert_eq!(
+            slab.iter().map(|(_, n)| *n).collect::<Vec<_>>(),
+            [3, 500, 999]
+        );
+        assert_eq!(slots(&links, chain), [2, 0, 1]);
+        assert_eq!([0, 1, 2, 3].map(|slot| kept[Slot(slot)]), [3, 500, 999, 0]);
+        assert_eq!(renumbering.slot(Slot(500)), Some(Slot(1)));
+        assert_eq!(renumbering.slot(Slot(501)), None);
+        assert!(slab.compact().is_none());
+        assert_eq!((slab.insert(7), slab.slots()), (Slot(3), 4));
     }
 }

@@ -92,7 +92,7 @@ impl LoadTable {
             rows: Slab::default(),
             slots: HashMap::default(),
             ranks: HashMap::default(),
-            reservations: Reservations::new(stamp::next()),
+            reservations: Reservations::new(stamp::router()),
             pricing: Pricing::new(&config),
             counts: TableCounts::default(),
             publishers: Publishers::new(config.stale_after(), config.max_publishers()),

@@ -6,7 +6,7 @@
 use super::{
     nanos::{Nanos, earliest, has_come, span},
     reports::WorkerSlot,
-    slots::{BySlot, Chain, Links},
+    slots::{BySlot, Chain, Links, Renumbering},
 };
 use crate::config::Coalescing;
 
@@ -33,7 +33,7 @@ pub(super) struct Windows {
 pub(super) enum Phase {
     /// There is none.
     Closed,
-    /// Waits for `minor_delay`, whatever happens.
+    /// Waits for `minor_delay`, or `max_delay` if its worker flaps, whatever happens.
     Minor,
     /// Waits for quiet, at the latest for its cap.
     Ordinary,
@@ -92,6 +92,12 @@ impl Windows {
         !self.urgent.is_empty()
     }
 
+    /// Whether a window is due whatever the time, but for urgent ones.
+    #[inline]
+    pub(super) fn is_due_for_no_urgency(&self) -> bool {
+        !self.due.is_empty()
+    }
+
     /// Whether a window is due whatever the time.
     #[inline]
     pub(super) fn is_due_at_once(&self) -> bool {
@@ -131,6 +137,13 @@ impl Windows {
         let cap = now.after(self.max_delay);
         self.open_until(slot, Phase::Ordinary, Some(now), cap);
         self.places.push_back(&mut self.quiet, slot);
+        self.caps.push_back(&mut self.ordinary_caps, slot);
+    }
+
+    /// Opens a window that waits for `max_delay`, however quiet the worker is.
+    pub(super) fn open_flapping(&mut self, slot: WorkerSlot, now: Nanos) {
+        let cap = now.after(self.max_delay);
+        self.open_until(slot, Phase::Minor, Some(now), cap);
         self.caps.push_back(&mut self.ordinary_caps, slot);
     }
 
@@ -175,8 +188,13 @@ impl Windows {
         while let Some(slot) = self.quiet.front() {
             self.open_at_once(slot, Phase::Due);
         }
-        while let Some(slot) = self.minor_caps.front() {
-            self.open_at_once(slot, Phase::Due);
+        for caps in [
+            |windows: &Self| windows.minor_caps,
+            |windows: &Self| windows.ordinary_caps,
+        ] {
+            while let Some(slot) = caps(self).front() {
+                self.open_at_once(slot, Phase::Due);
+            }
         }
     }
 
@@ -204,6 +222,22 @@ impl Windows {
             Phase::Urgent => self.places.remove(&mut self.urgent, slot),
         }
         self.open -= 1;
+    }
+
+    /// The slots have new numbers.
+    pub(super) fn renumber(&mut self, renumbering: &Renumbering<WorkerSlot>) {
+        self.each.renumber(renumbering);
+        self.places.renumber(renumbering);
+        self.caps.renumber(renumbering);
+        for chain in [
+            &mut self.quiet,
+            &mut self.due,
+            &mut self.urgent,
+            &mut self.ordinary_caps,
+            &mut self.minor_caps,
+        ] {
+            chain.renumber(renumbering);
+        }
     }
 
     /// Closes every window.

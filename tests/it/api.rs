@@ -320,11 +320,13 @@ fn errors_are_errors() {
         invalid.to_string(),
         ReportError::PublisherGone.to_string(),
         ReportError::LifeEnded.to_string(),
+        ReportError::ShuttingDown.to_string(),
         SelectError::NoWorkers.to_string(),
         SelectError::AllSaturated.to_string(),
         SelectError::UnknownWorker.to_string(),
         SelectError::NoneAllowed.to_string(),
         SelectError::Unavailable.to_string(),
+        SelectError::ShuttingDown.to_string(),
         SnapshotRejected.to_string(),
     ];
     for text in texts {
@@ -459,6 +461,6 @@ async fn smoke_kv_metrics() -> Result<(), Box<dyn Error>> {
     let report = kv.shutdown(Duration::from_secs(1)).await;
     assert!(report.is_complete());
     let after = kv.select(SelectWorker::blocks(1)).await;
-    assert_eq!(after.unwrap_err(), SelectError::Unavailable);
+    assert_eq!(after.unwrap_err(), SelectError::ShuttingDown);
     Ok(())
 }

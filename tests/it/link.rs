@@ -19,7 +19,7 @@ fn waiting(coalescing: Coalescing, workers: &[u64]) -> Timeline {
 }
 
 fn paced(debounce: u64, max_delay: u64, gap: u64) -> Coalescing {
-    Coalescing::builder()
+    unpaced()
         .debounce(ms(debounce))
         .max_delay(ms(max_delay))
         .min_gap(ms(gap))
@@ -373,10 +373,7 @@ fn g12_urgent_changes_pass_the_pacing_and_take_what_is_due_along() {
 
 #[test]
 fn a_gap_of_for_ever_lets_only_urgent_changes_and_flushes_pass() {
-    let settings = Coalescing::builder()
-        .min_gap(Duration::MAX)
-        .build()
-        .unwrap();
+    let settings = unpaced().min_gap(Duration::MAX).build().unwrap();
     let mut t = Timeline::with_workers(settings, &[1]);
     t.report(1, 1);
     t.expect_nothing_until(1_000);
@@ -536,7 +533,7 @@ fn a_link_attached_again_takes_the_answer_to_what_its_former_windows_sent() {
 
 #[test]
 fn g8_a_retry_is_paced_by_its_backoff_and_not_by_min_gap_too() {
-    let spaced = Coalescing::builder()
+    let spaced = unpaced()
         .debounce(ms(1))
         .max_delay(ms(10))
         .min_gap(ms(500))
@@ -581,4 +578,150 @@ fn a_lost_link_has_no_last_snapshot_and_stays_lost() {
         .poll_last(publisher, &mut t.sequence, &t.reports, now);
     assert_eq!(last, None);
     assert_eq!((t.link.state(), t.sequence), (LinkState::Lost, 3));
+}
+
+/// Worker 1 is known, and nothing has been sent for long.
+fn known_at(settings: Coalescing, step: u64) -> Timeline {
+    let mut t = Timeline::new(settings);
+    t.report(1, 0);
+    t.skip_to(step - 50);
+    t.pump();
+    t.skip_to(step);
+    t
+}
+
+/// Departures and first reports keep a distance of `urgent_gap`, what is ordinary one of `min_gap`, and whatever goes takes
+/// along what is due.
+#[test]
+fn urgent_changes_keep_a_smaller_distance_and_a_full_snapshot_none() {
+    let settings = Coalescing::builder()
+        .debounce(ms(1))
+        .min_gap(ms(20))
+        .urgent_gap(ms(5))
+        .build()
+        .unwrap();
+    let mut t = known_at(settings, 100);
+    t.report(1, 1);
+    t.expect_delta(101, &[(1, 1)]);
+    t.report(2, 2);
+    t.report(1, 3);
+    t.expect_delta(106, &[(1, 3), (2, 2)]);
+    t.report(1, 4);
+    t.expect_delta(126, &[(1, 4)]);
+    t.link.handle_attached_again(None, t.instant());
+    t.expect_full(126, &[(1, 4), (2, 2)]);
+    t.expect_idle();
+}
+
+/// A gap for urgent changes that is longer than `min_gap` counts as that, but without one it holds by itself.
+#[test]
+fn without_min_gap_urgent_changes_alone_keep_urgent_gap() {
+    let urgent_gap = |min_gap| {
+        let builder = Coalescing::builder().debounce(ms(1)).urgent_gap(ms(8));
+        let mut t = known_at(builder.min_gap(ms(min_gap)).build().unwrap(), 150);
+        t.report(2, 0);
+        t.expect_delta(150, &[(2, 0)]);
+        t.report(3, 0);
+        t
+    };
+    let mut t = urgent_gap(0);
+    t.expect_delta(158, &[(3, 0)]);
+    let mut t = urgent_gap(4);
+    t.expect_delta(154, &[(3, 0)]);
+    let mut t = urgent_gap(0);
+    t.report(1, 6);
+    t.expect_delta(151, &[(1, 6), (3, 0)]);
+}
+
+/// Case 183: newcomers, however many, make no more snapshots than one each `urgent_gap`.
+#[test]
+fn case_183_a_thousand_newcomers_make_eleven_snapshots_a_gap_at_most() {
+    let settings = Coalescing::builder().min_gap(ms(20)).build().unwrap();
+    let mut t = known_at(settings, 100);
+    let mut starts = Vec::new();
+    for id in 2..=1_001 {
+        t.report(id, 0);
+        starts.extend(t.pump().map(|seen| seen.at));
+        t.skip_to(t.now() + 1);
+    }
+    for (first, start) in starts.iter().enumerate() {
+        let within = starts[first..].iter().filter(|at| **at <= start + 20);
+        assert!(within.count() <= 11, "from {start} on");
+    }
+    assert!(starts.len() <= 501, "{} snapshots", starts.len());
+}
+
+/// A full snapshot is built in pieces while workers change, leave, come and come back: the router ends with the truth, and
+/// nobody who left is told.
+#[test]
+fn g9_a_full_snapshot_that_is_built_in_pieces_amid_changes_ends_with_the_truth() {
+    use actix_kv_metrics::{
+        ForwardPassMetrics, LinkId, WorkerRank,
+        actix::clock,
+        sans_io::{Link, Reported, Reports},
+    };
+    use std::collections::BTreeMap;
+
+    let mut pieces = 0;
+    for seed in 0..300 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut now = clock::Instant::now().into_std();
+        let mut reports = Reports::new();
+        let mut link = Link::new(LinkId::new(1), windows(1, 10), Backoff::default(), now);
+        let mut sequence = 0;
+        let mut table: BTreeMap<WorkerRank, (u64, Option<ForwardPassMetrics>)> = BTreeMap::new();
+        for step in 0..600 {
+            let worker = w(rng.u64(0..40));
+            match rng.u32(0..10) {
+                _ if step >= 400 => {}
+                0..6 => match reports.handle_report(worker, load(rng.u64(0..5)), None, now) {
+                    Reported::Changed(change) => {
+                        let report = reports.at(change.slot()).unwrap();
+                        link.handle_changed(&change, report, now);
+                    }
+                    Reported::Unchanged(slot) => {
+                        link.handle_unchanged(slot, now);
+                    }
+                    Reported::Known | Reported::Late => {}
+                },
+                6..8 => {
+                    if let Some(slot) = reports.handle_left(worker) {
+                        link.handle_left(slot, worker, reports.len(), now);
+                    }
+                }
+                8 if rng.u32(0..20) == 0 => link.handle_attached_again(None, now),
+                _ => now += ms(rng.u64(0..3)),
+            }
+            if step >= 400 {
+                now += ms(20);
+            }
+            let most = rng.usize(1..6);
+            let due = link.poll_timeout().is_some_and(|at| at <= now);
+            let sent = link.poll_transmit_piece(
+                PublisherId::new(1, 1),
+                &mut sequence,
+                &reports,
+                now,
+                most,
+            );
+            pieces += u64::from(due && sent.is_none());
+            let Some(snapshot) = sent else { continue };
+            if snapshot.kind == SnapshotKind::Full {
+                table.clear();
+            }
+            for left in &snapshot.left {
+                table.remove(left);
+            }
+            for told in snapshot.workers {
+                assert!(reports.get(told.worker).is_some(), "G13, seed {seed}");
+                table.insert(told.worker, (told.life, told.metrics));
+            }
+            link.handle_delivery(sequence, Delivery::Answered(SnapshotAck::Applied), now);
+        }
+        let truth = reports.iter();
+        let truth = truth.map(|(_, r)| (r.worker(), (r.life(), r.metrics())));
+        assert_eq!(table, truth.collect(), "seed {seed}");
+        assert!(link.is_settled(), "seed {seed}");
+    }
+    assert!(pieces > 1_000, "{pieces} pieces: too few to say much");
 }

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::support::*;
 use actix_kv_metrics::{
-    AttachRouter, Backoff, Candidates, Coalescing, ForwardPassMetrics, GetLoads, GetPublisherStats,
-    KvMetrics, KvMetricsConfig, MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig,
-    ReportError, RouterActor, RouterConfig, SelectError, SelectWorker, WorkerLeft, WorkerRank,
+    AttachRouter, Backoff, Candidates, ForwardPassMetrics, GetLoads, GetPublisherStats, KvMetrics,
+    KvMetricsConfig, MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig, ReportError,
+    RouterActor, RouterConfig, SelectError, SelectWorker, WorkerLeft, WorkerRank,
     actix::{
         self, Actor, ActorContext, Addr, Arbiter, Context, Handler, Message, System, clock::Instant,
     },
@@ -29,11 +29,13 @@ impl Handler<Poison> for RouterActor {
 
 fn config() -> KvMetricsConfig {
     let seeded = RouterConfig::builder().seed(7).build().unwrap();
-    KvMetricsConfig::default().router(seeded)
+    KvMetricsConfig::default()
+        .publisher(windows(1, 10))
+        .router(seeded)
 }
 
 fn windows(debounce: u64, max_delay: u64) -> PublisherConfig {
-    let coalescing = Coalescing::builder()
+    let coalescing = unpaced()
         .debounce(ms(debounce))
         .max_delay(ms(max_delay))
         .build();
@@ -126,7 +128,7 @@ fn the_handle_is_clone_send_and_sync() {
         assert!(is_send(other.shutdown(ms(100))).await.is_complete());
         // One clone shut all of them down.
         let chosen = kv.select(request()).await;
-        assert_eq!(chosen.unwrap_err(), SelectError::Unavailable);
+        assert_eq!(chosen.unwrap_err(), SelectError::ShuttingDown);
     });
 }
 
@@ -355,7 +357,7 @@ fn without_a_handle_the_router_is_no_longer_guarded_and_lives_while_it_is_held()
 #[test]
 fn g9_a_shutdown_delivers_what_was_reported_before_and_refuses_what_comes_after() {
     virtual_time(async {
-        let kv = KvMetrics::start(config().publisher(windows(500, 5_000)));
+        let kv = KvMetrics::start(config().publisher(windows(500, 4_000)));
         let log = LogHandle::new();
         let recorder = Recorder::new(&log).start();
         let attach = AttachRouter::new(recorder.clone().recipient());
@@ -383,11 +385,14 @@ fn g9_a_shutdown_delivers_what_was_reported_before_and_refuses_what_comes_after(
 
         let refused = reporter.report(load(3)).unwrap_err();
         assert!(
-            matches!(refused, ReportError::PublisherGone | ReportError::LifeEnded),
+            matches!(
+                refused,
+                ReportError::PublisherGone | ReportError::ShuttingDown
+            ),
             "{refused:?}"
         );
-        let unavailable = kv.select(request()).await.unwrap_err();
-        assert_eq!(unavailable, SelectError::Unavailable);
+        let refused = kv.select(request()).await.unwrap_err();
+        assert_eq!(refused, SelectError::ShuttingDown);
         settle().await;
         assert!(!publisher.connected() && !router.connected());
         let refused = reporter.report(load(3)).unwrap_err();
@@ -405,7 +410,7 @@ fn g9_a_shutdown_delivers_what_was_reported_before_and_refuses_what_comes_after(
 }
 
 #[test]
-fn shutdowns_at_once_answer_alike_and_a_later_one_claims_nothing() {
+fn shutdowns_at_once_and_later_answer_alike() {
     virtual_time(async {
         let kv = KvMetrics::start(config());
         let reporter = kv.reporter(1);
@@ -416,9 +421,7 @@ fn shutdowns_at_once_answer_alike_and_a_later_one_claims_nothing() {
         assert!(at_once.await.unwrap().is_complete());
         settle().await;
         let later = kv.shutdown(ms(100)).await;
-        assert!(!later.is_complete());
-        assert_eq!(later.undelivered().len(), 1);
-        assert_eq!(later.undelivered()[0].link, None);
+        assert!(later.is_complete());
     });
 }
 
@@ -469,8 +472,8 @@ fn a_shutdown_while_no_router_runs_says_what_did_not_arrive() {
         assert_eq!(report.undelivered()[0].workers, [w(1)]);
         sleep(ms(5_000)).await;
         assert!(!kv.router().connected());
-        let unavailable = kv.select(request()).await.unwrap_err();
-        assert_eq!(unavailable, SelectError::Unavailable);
+        let refused = kv.select(request()).await.unwrap_err();
+        assert_eq!(refused, SelectError::ShuttingDown);
     });
 }
 
@@ -623,7 +626,7 @@ fn g13_a_worker_that_panics_is_gone_at_once_and_may_come_back() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "within a running actix System")]
 fn outside_a_system_it_says_so() {
     let _ = KvMetrics::start(config());
 }
@@ -740,8 +743,8 @@ fn g9_publisher_and_router_run_on_other_arbiters() {
         let report = kv.shutdown(Duration::from_secs(10)).await;
         assert!(report.is_complete(), "{report:?}");
         assert_eq!((log.active(1), log.active(2)), (Some(7), Some(77)));
-        let unavailable = kv.select(request()).await.unwrap_err();
-        assert_eq!(unavailable, SelectError::Unavailable);
+        let refused = kv.select(request()).await.unwrap_err();
+        assert_eq!(refused, SelectError::ShuttingDown);
         until("the publisher is gone", || async {
             reporter.report(load(8)) == Err(ReportError::PublisherGone)
         })
@@ -838,7 +841,7 @@ fn a_worker_announced_while_a_large_snapshot_is_taken_over_is_known_to_the_reque
         let _seven = kv.reporter(MANY + 7);
         let pin = request().among(Candidates::Rank(w(MANY + 7)));
         assert_eq!(kv.select(pin).await.unwrap().worker(), w(MANY + 7));
-        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert!(begun.elapsed() <= ms(3), "{:?}", begun.elapsed());
         assert!(kv.publisher().connected() && kv.router().connected());
     });
 }
@@ -850,7 +853,7 @@ fn a_request_waits_a_second_and_no_longer_for_a_worker_its_router_never_hears_of
         settle().await;
         supersede(&kv).await;
         let _one = kv.reporter(1);
-        settle().await;
+        sleep(ms(3)).await;
         let _two = kv.reporter(2);
         let begun = Instant::now();
         let nobody = kv.select(request()).await.unwrap_err();

@@ -310,7 +310,7 @@ fn a_load_event_becomes_a_report() {
         let event = PLAIN.replace("\"data_parallel_rank\":null", "\"data_parallel_rank\":3");
         let report = MetricsChanged::from(decoded(&event));
         publisher.send(report).await.unwrap().unwrap();
-        crate::support::settle().await;
+        crate::support::sleep(crate::support::ms(3)).await;
         let raw = log.take_raw();
         let load = raw.last().and_then(|snapshot| snapshot.workers.first());
         let load = load.unwrap();
@@ -435,13 +435,114 @@ fn a_snapshot_of_a_newer_or_older_peer_is_read() {
     expect_json_error(huge.as_bytes());
 }
 
+/// A full snapshot of these loads, which are JSON themselves.
+fn snapshot_of(loads: &[String]) -> Vec<u8> {
+    let loads = loads.join(",");
+    format!(
+        r#"{{"publisher":{{"id":1,"incarnation":2}},"sequence":5,"kind":"full","left":[],"workers":[{loads}]}}"#
+    )
+    .into_bytes()
+}
+
+fn load_of(worker: u64, usage: &str) -> String {
+    format!(
+        r#"{{"worker":{{"worker_id":{worker},"dp_rank":3}},"life":3,"metrics":{{"worker_stats":{{"data_parallel_rank":null,"request_active_slots":0,"request_total_slots":0,"num_requests_waiting":0}},"kv_stats":{{"kv_active_blocks":{worker},"kv_total_blocks":100,"gpu_cache_usage_perc":{usage},"gpu_prefix_cache_hit_rate":0.0}},"spec_decode_stats":null}}}}"#
+    )
+}
+
+/// Whose loads there are, and what is said of the others.
+#[track_caller]
+fn read_of(message: &[u8]) -> (Vec<u64>, Vec<String>) {
+    let (snapshot, lost) = LoadSnapshot::read_json(message).unwrap();
+    assert_eq!(LoadSnapshot::from_json(message).unwrap(), snapshot);
+    let loads = snapshot.workers.iter().map(|load| load.worker.worker().0);
+    let lost = lost.iter().map(ToString::to_string);
+    (loads.collect(), lost.collect())
+}
+
 #[test]
-fn g16_a_snapshot_with_one_float_out_of_range_is_refused() {
-    let metrics = r#"{"worker_stats":{"data_parallel_rank":null,"request_active_slots":0,"request_total_slots":0,"num_requests_waiting":0},"kv_stats":{"kv_active_blocks":0,"kv_total_blocks":0,"gpu_cache_usage_perc":1e300,"gpu_prefix_cache_hit_rate":0.0},"spec_decode_stats":null}"#;
-    let message = format!(
-        r#"{{"publisher":{{"id":1,"incarnation":2}},"sequence":5,"kind":"full","left":[],"workers":[{{"worker":{{"worker_id":7,"dp_rank":3}},"life":3,"metrics":{metrics}}}]}}"#
-    );
-    let error = LoadSnapshot::from_json(message.as_bytes()).unwrap_err();
-    assert!(error.to_string().contains("number out of range"), "{error}");
-    assert!(LoadSnapshot::from_json(message.replace("1e300", "1.0").as_bytes()).is_ok());
+fn case_187_one_float_out_of_range_loses_one_load_and_names_it() {
+    for usage in ["1e39", "-1e39", "1e300", "1e999"] {
+        let loads = [1, 2, 3, 4, 5].map(|id| load_of(id, if id == 3 { usage } else { "0.5" }));
+        let (read, lost) = read_of(&snapshot_of(&loads));
+        assert_eq!(read, [1, 2, 4, 5]);
+        assert_eq!(lost.len(), 1);
+        let named = "worker 3/3: number out of range";
+        assert!(lost[0].starts_with(named), "{lost:?}");
+    }
+}
+
+#[test]
+fn case_187_whatever_is_wrong_with_a_load_the_others_are_read() {
+    let negative = load_of(3, "0.5").replace("\"kv_active_blocks\":3", "\"kv_active_blocks\":-3");
+    let lifeless = load_of(3, "0.5").replace("\"life\":3,", "");
+    for (bad, named) in [
+        (negative.as_str(), "worker 3/3: invalid value"),
+        (&lifeless, "worker 3/3: missing field `life`"),
+        (r#"{"worker":{"worker_id":-1}}"#, "load 1: invalid value"),
+        (
+            r#"{"worker":{"worker_id":3}}"#,
+            "worker 3/0: missing field `life`",
+        ),
+        ("{}", "load 1: missing field `worker`"),
+        ("null", "load 1: invalid type: null"),
+        ("[[[]]]", "load 1: invalid type: sequence"),
+    ] {
+        let loads = [load_of(1, "0.5"), bad.to_owned(), load_of(2, "0.5")];
+        let (read, lost) = read_of(&snapshot_of(&loads));
+        assert_eq!((read, lost.len()), (vec![1, 2], 1), "{lost:?}");
+        assert!(lost[0].starts_with(named), "{lost:?}");
+    }
+    let all_bad = [(); 3].map(|()| "null".to_owned());
+    let (read, lost) = read_of(&snapshot_of(&all_bad));
+    assert_eq!((read.len(), lost.len()), (0, 3));
+    assert!(lost[2].starts_with("load 2: "), "{lost:?}");
+}
+
+#[test]
+fn case_187_what_is_wrong_with_the_snapshot_itself_is_an_error() {
+    let good = String::from_utf8(snapshot_of(&[load_of(1, "0.5")])).unwrap();
+    for (from, to) in [
+        ("\"sequence\":5,", ""),
+        ("\"sequence\":5", "\"sequence\":-5"),
+        ("\"full\"", "\"most\""),
+        ("\"left\":[]", "\"left\":[null]"),
+        ("\"workers\":[", "\"workers\":[,"),
+        ("]}", "]"),
+        ("0.5", "0.5.5"),
+    ] {
+        assert!(good.contains(from));
+        let bad = good.replace(from, to);
+        let error = LoadSnapshot::read_json(bad.as_bytes()).unwrap_err();
+        assert!(matches!(error, WireError::Json(_)), "{error:?}");
+        expect_json_error(bad.as_bytes());
+    }
+}
+
+/// The router takes what could be read, and keeps what it had of the other.
+#[test]
+fn case_187_four_of_five_loads_are_applied() {
+    virtual_time(async {
+        let router = crate::support::router::Router::new();
+        let loads = [1, 2, 3, 4, 5].map(|id| load_of(id, "0.5"));
+        let snapshot = LoadSnapshot::from_json(&snapshot_of(&loads)).unwrap();
+        router.take(snapshot).await;
+        let loads = [1, 2, 3, 4, 5].map(|id| {
+            let usage = if id == 3 { "1e39" } else { "0.7" };
+            load_of(id, usage).replace("\"kv_total_blocks\":100", "\"kv_total_blocks\":200")
+        });
+        let change = String::from_utf8(snapshot_of(&loads)).unwrap();
+        let change = change
+            .replace("\"sequence\":5", "\"sequence\":6")
+            .replace("\"full\"", "{\"delta\":{\"after\":5}}");
+        let (change, lost) = LoadSnapshot::read_json(change.as_bytes()).unwrap();
+        assert_eq!(lost.len(), 1);
+        router.take(change).await;
+        let loads = router.loads().await;
+        let totals = loads.workers().iter();
+        let totals: Vec<_> = totals
+            .map(|load| load.metrics.as_ref().unwrap().kv_stats.kv_total_blocks)
+            .collect();
+        assert_eq!(totals, [200, 200, 100, 200, 200]);
+    });
 }

@@ -48,7 +48,8 @@ impl Cores {
 
     /// Takes a change in; what is due stays.
     pub fn take(&mut self, worker: WorkerRank, metrics: ForwardPassMetrics) {
-        if let Reported::Changed(change) = self.reports.handle_report(worker, metrics, None)
+        if let Reported::Changed(change) =
+            self.reports.handle_report(worker, metrics, None, self.now)
             && let Some(report) = self.reports.at(change.slot())
         {
             self.link.handle_changed(&change, report, self.now);

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use crate::support::{faults::*, publishers::*, *};
 use actix_kv_metrics::{
-    Coalescing, ForwardPassMetrics, GetRouterStats, LoadSnapshot, MetricsChanged, MetricsReporter,
-    PublisherId, RouterConfig, SelectWorker, SnapshotKind, Ticket, WorkerLoad, WorkerRank,
-    actix::Addr,
+    ForwardPassMetrics, GetRouterStats, LoadSnapshot, MetricsChanged, MetricsReporter, PublisherId,
+    RouterConfig, SelectWorker, SnapshotKind, Ticket, WorkerLoad, WorkerRank, actix::Addr,
 };
 
 const AGES: Duration = Duration::from_secs(u64::MAX / 10);
@@ -23,7 +22,7 @@ fn case_97_durations_near_the_top_neither_panic_nor_end_early() {
             (Duration::from_secs(u64::MAX), Duration::MAX),
             (AGES, Duration::MAX),
         ] {
-            let settings = Coalescing::builder()
+            let settings = unpaced()
                 .debounce(debounce)
                 .max_delay(cap)
                 .minor_delay(Duration::MAX)
@@ -84,7 +83,7 @@ fn case_97_a_routers_durations_may_be_for_ever() {
 #[test]
 fn case_98_numbers_at_the_end_of_their_range_poison_nothing() {
     virtual_time(async {
-        let settings = Coalescing::builder()
+        let settings = unpaced()
             .debounce(ms(1))
             .significance(1.0)
             .saturation(1.0)
@@ -286,4 +285,82 @@ fn case_161_after_an_idle_hour_everything_is_well() {
         let chosen = router.send(SelectWorker::blocks(1)).await.unwrap().unwrap();
         assert_eq!(chosen.worker(), w(1));
     });
+}
+
+/// As many routers as share a fleet and more: each has its bookings settled by its own tickets.
+#[test]
+fn case_191_the_tickets_of_twenty_routers_are_echoed_in_one_window() {
+    for by_message in [false, true] {
+        virtual_time(async {
+            let publisher = publisher(windows(20, 20));
+            let routers: Vec<_> = (0..20).map(|_| router()).collect();
+            for router in &routers {
+                attach_real(&publisher, router).await;
+            }
+            let reporter = MetricsReporter::new(&publisher, 1);
+            reporter.report(load(1)).unwrap();
+            sleep(ms(100)).await;
+            for router in &routers {
+                for _ in 0..3 {
+                    let chosen = router.send(SelectWorker::blocks(1)).await.unwrap();
+                    let ticket = chosen.unwrap().into_ticket();
+                    if by_message {
+                        let echo = MetricsChanged::new(1, load(1)).admitted(ticket);
+                        publisher.send(echo).await.unwrap().unwrap();
+                    } else {
+                        reporter.admitted(ticket).unwrap();
+                    }
+                }
+            }
+            reporter.report(load(61)).unwrap();
+            sleep(ms(41)).await;
+            for router in &routers {
+                let stats = router.send(GetRouterStats).await.unwrap();
+                assert_eq!((stats.outstanding, stats.table.admitted), (0, 3));
+            }
+            assert_eq!(stats(&publisher).await.forgotten_tickets, 0);
+        });
+    }
+}
+
+/// Hostile tickets pile up to 64 a worker; whoever was echoed longest ago goes first, and that is counted.
+#[test]
+fn case_191_beyond_64_routers_the_oldest_echo_goes_and_is_counted() {
+    let ticket = |router, number| Ticket { router, number };
+    for by_message in [false, true] {
+        virtual_time(async {
+            let publisher = publisher(windows(1, 10));
+            let log = attach(&publisher).await;
+            let reporter = MetricsReporter::new(&publisher, 1);
+            reporter.report(load(1)).unwrap();
+            let echo = async |ticket| {
+                if by_message {
+                    let echo = MetricsChanged::new(1, load(1)).admitted(ticket);
+                    publisher.send(echo).await.unwrap().unwrap();
+                } else {
+                    reporter.admitted(ticket).unwrap();
+                }
+            };
+            // The life of a router says nothing of when it was echoed last: the greatest comes first here.
+            for router in (1..=64).rev() {
+                echo(ticket(router, 5)).await;
+            }
+            echo(ticket(64, 6)).await;
+            for router in 101..=140 {
+                echo(ticket(router, 1)).await;
+            }
+            reporter.report(load(2)).unwrap();
+            sleep(ms(50)).await;
+            let mut told: Vec<_> = log.take_raw().pop().unwrap().workers[0]
+                .admitted
+                .iter()
+                .map(|ticket| (ticket.router, ticket.number))
+                .collect();
+            told.sort_unstable();
+            let kept = (1..=23).map(|router| (router, 5)).chain([(64, 6)]);
+            let kept = kept.chain((101..=140).map(|router| (router, 1)));
+            assert_eq!(told, Vec::from_iter(kept));
+            assert_eq!(stats(&publisher).await.forgotten_tickets, 40);
+        });
+    }
 }

@@ -11,9 +11,9 @@ use std::{
 
 use crate::support::{faults::*, publishers::*, *};
 use actix_kv_metrics::{
-    AttachRouter, Backoff, Coalescing, Flush, KvMetrics, KvMetricsConfig, LoadSnapshot,
-    MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig, ReportError, SelectError,
-    SelectWorker, SnapshotAck, SnapshotRejected,
+    AttachRouter, Backoff, Flush, KvMetrics, KvMetricsConfig, LoadSnapshot, MetricsChanged,
+    MetricsReporter, PublisherActor, PublisherConfig, ReportError, SelectError, SelectWorker,
+    SnapshotAck, SnapshotRejected,
     actix::{Actor, Addr, Arbiter, Context, Handler, System, clock},
 };
 
@@ -362,7 +362,7 @@ fn case_138_order_holds_across_three_threads() {
 fn case_136_everything_on_its_own_thread_ends_together() {
     System::new().block_on(async {
         let arbiters: Vec<_> = (0..6).map(|_| Arbiter::new()).collect();
-        let slow = Coalescing::builder()
+        let slow = unpaced()
             .debounce(ms(200))
             .max_delay(ms(2_000))
             .build()

@@ -82,7 +82,7 @@ fn case_22_a_router_that_has_the_worker_leave_while_it_is_published_leaves_no_ti
 #[test]
 fn a_router_that_meddles_with_each_snapshot_is_no_loop() {
     virtual_time(async {
-        let (publisher, one) = known(windows(10, 100)).await;
+        let (publisher, one) = known(values_only(10, 100)).await;
         let flushes = meddler(&publisher, |publisher, _| {
             publisher.do_send(Flush { within: ms(100) });
         })

@@ -48,7 +48,7 @@ fn case_54_the_same_value_a_thousand_times_is_one_snapshot() {
 fn case_55_each_burst_is_published_as_often_as_the_first() {
     virtual_time(async {
         for leading in [false, true] {
-            let settings = Coalescing::builder().debounce(ms(5)).leading(leading);
+            let settings = unpaced().debounce(ms(5)).leading(leading);
             let (publisher, one) = known(settings.build().unwrap()).await;
             sleep(ms(100)).await;
             let mut expected = Vec::new();
@@ -146,5 +146,32 @@ fn a_router_attached_through_clones_of_its_address_is_one_link() {
         sleep(ms(50)).await;
         assert_eq!(one.log.take(), [delta(10, &[(1, 5)])]);
         assert_eq!(stats(&publisher).await.links.len(), 1);
+    });
+}
+
+/// Two processes that are started in the same second draw different ids, and order by when what they name began.
+#[test]
+fn case_180_ids_are_drawn_at_random_and_lives_by_the_time() {
+    virtual_time(async {
+        let publisher = publisher(windows(1, 10));
+        let first = attach(&publisher).await;
+        let other = self::publisher(windows(1, 10));
+        let second = attach(&other).await;
+        let told = async |publisher, log: &LogHandle, worker| {
+            report(publisher, worker, 1).await;
+            sleep(ms(5)).await;
+            let snapshot = log.take_raw().remove(0);
+            (snapshot.publisher, snapshot.workers[0].life)
+        };
+        let (one, life) = told(&publisher, &first, 1).await;
+        let (two, _) = told(&other, &second, 1).await;
+        assert!(two.incarnation > one.incarnation);
+        assert_ne!(one.id, one.incarnation);
+        // Neither is near the other, as draws from a counter or a clock are.
+        assert!(one.id.abs_diff(two.id) > 1 << 32, "{one} {two}");
+        // In real time, which lives go by.
+        std::thread::sleep(ms(20));
+        let (_, later) = told(&publisher, &first, 2).await;
+        assert!(later >= life + 20_000, "{later} {life}");
     });
 }

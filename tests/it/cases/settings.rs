@@ -17,7 +17,7 @@ fn case_153_every_path_to_a_setting_checks_it_alike() {
     fn zero(field: &str) -> String {
         format!(r#"{{"{field}":{{"secs":0,"nanos":0}}}}"#)
     }
-    let built = Coalescing::builder().max_delay(Duration::ZERO).build();
+    let built = unpaced().max_delay(Duration::ZERO).build();
     let read = serde_json::from_str::<Coalescing>(&zero("max_delay"));
     let (built, read) = (built.unwrap_err().to_string(), read.unwrap_err());
     assert!(read.to_string().starts_with(&built), "{read} {built}");
@@ -27,7 +27,7 @@ fn case_153_every_path_to_a_setting_checks_it_alike() {
     );
 
     for share in [0.0, -1.0, 1.1, 1e300] {
-        let built = Coalescing::builder().saturation(share).build();
+        let built = unpaced().saturation(share).build();
         let built = built.unwrap_err().to_string();
         let json = format!(r#"{{"saturation":{share:?}}}"#);
         let read = serde_json::from_str::<Coalescing>(&json).unwrap_err();
@@ -43,11 +43,11 @@ fn case_153_every_path_to_a_setting_checks_it_alike() {
         assert!(read.to_string().starts_with(&built), "{read}");
     }
     for share in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0] {
-        assert!(Coalescing::builder().saturation(share).build().is_err());
+        assert!(unpaced().saturation(share).build().is_err());
         assert!(RouterConfig::builder().saturation(share).build().is_err());
         assert!(KvMetricsConfig::default().saturation(share).is_err());
         if share != 0.0 {
-            assert!(Coalescing::builder().significance(share).build().is_err());
+            assert!(unpaced().significance(share).build().is_err());
             let weight = RouterConfig::builder().overlap_weight(share);
             assert!(weight.build().is_err());
             let weight = RouterConfig::builder().waiting_weight(share);
@@ -89,12 +89,12 @@ fn case_153_every_path_to_a_setting_checks_it_alike() {
 #[test]
 fn case_153_what_is_legal_at_its_ends_survives_json() {
     let ends = [
-        Coalescing::builder().debounce(Duration::MAX),
-        Coalescing::builder()
+        unpaced().debounce(Duration::MAX),
+        unpaced()
             .debounce(Duration::ZERO)
             .max_delay(Duration::ZERO)
             .minor_delay(Duration::ZERO),
-        Coalescing::builder()
+        unpaced()
             .debounce(Duration::from_nanos(1))
             .min_gap(Duration::MAX)
             .leading(true)
@@ -118,7 +118,7 @@ fn case_153_what_is_legal_at_its_ends_survives_json() {
 #[test]
 fn case_155_a_window_below_a_millisecond_is_a_tick() {
     virtual_time(async {
-        let settings = Coalescing::builder()
+        let settings = unpaced()
             .debounce(Duration::from_micros(200))
             .build()
             .unwrap();

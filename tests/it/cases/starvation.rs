@@ -30,10 +30,7 @@ async fn known(coalescing: Coalescing) -> (Addr<PublisherActor>, LogHandle) {
 #[test]
 fn case_4_without_a_cap_a_busy_worker_is_published_once_when_it_is_quiet() {
     virtual_time(async {
-        let settings = Coalescing::builder()
-            .debounce(ms(5))
-            .max_delay(Duration::MAX)
-            .build();
+        let settings = unpaced().debounce(ms(5)).max_delay(Duration::MAX).build();
         let (publisher, log) = known(settings.unwrap()).await;
         busy(&publisher, 300).await;
         sleep(ms(100)).await;

@@ -58,7 +58,7 @@ fn case_14_twenty_thousand_cycles_cost_a_callback_each() {
 #[test]
 fn case_16_windows_of_zero_publish_a_change_once() {
     virtual_time(async {
-        let (publisher, one) = known(windows(0, 0)).await;
+        let (publisher, one) = known(values_only(0, 0)).await;
         report(&publisher, 1, 5).await;
         sleep(ms(500)).await;
         assert_eq!(one.log.take(), [delta(0, &[(1, 5)])]);
@@ -73,7 +73,7 @@ fn case_16_windows_of_zero_publish_a_change_once() {
 #[test]
 fn a_window_that_ends_with_the_old_value_fires_once() {
     virtual_time(async {
-        let (publisher, one) = known(windows(10, 100)).await;
+        let (publisher, one) = known(values_only(10, 100)).await;
         report(&publisher, 1, 5).await;
         report(&publisher, 1, 0).await;
         sleep(ms(10_000)).await;

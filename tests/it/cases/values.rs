@@ -241,7 +241,7 @@ fn case_44_of_four_threads_the_last_to_send_is_the_one_that_stays() {
 #[test]
 fn case_46_nothing_older_follows_what_went_out_at_once() {
     virtual_time(async {
-        let settings = Coalescing::builder()
+        let settings = unpaced()
             .debounce(ms(20))
             .max_delay(ms(200))
             .saturation(0.9)
@@ -277,7 +277,7 @@ fn case_46_nothing_older_follows_what_went_out_at_once() {
 #[test]
 fn case_48_a_change_of_any_field_alone_is_published() {
     virtual_time(async {
-        let settings = Coalescing::builder().minor_delay(ms(20)).build().unwrap();
+        let settings = unpaced().minor_delay(ms(20)).build().unwrap();
         let (publisher, one) = known(settings).await;
         let spec = SpecDecodeStats {
             num_accepted_tokens_per_pos: Some(vec![3, 2, 1]),

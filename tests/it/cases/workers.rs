@@ -82,10 +82,7 @@ fn case_64_a_late_joiner_gets_the_newest_and_disturbs_no_window() {
 #[test]
 fn a_late_joiner_is_served_at_once_in_every_state_of_the_publisher() {
     virtual_time(async {
-        let never = Coalescing::builder()
-            .min_gap(std::time::Duration::MAX)
-            .build()
-            .unwrap();
+        let never = unpaced().min_gap(std::time::Duration::MAX).build().unwrap();
         let (publisher, router) = pair(never).await;
         settle().await;
         let silent = attach_answering(&publisher, [], Answer::Silent).await;
@@ -402,5 +399,23 @@ fn case_118_asking_for_nobody_is_a_typed_error_each_time() {
             settle().await;
         }
         assert_eq!(router.send(GetRouterStats).await.unwrap().outstanding, 0);
+    });
+}
+
+/// Case 182: a reporter made anew every 2 ms, with `leading`: what flaps is never due at once.
+#[test]
+fn case_182_a_worker_that_flaps_is_not_published_each_time_with_leading_either() {
+    virtual_time(async {
+        let settings = unpaced().leading(true).build().unwrap();
+        let publisher = publisher(settings);
+        let log = attach(&publisher).await;
+        for step in 0..500 {
+            let reporter = MetricsReporter::new(&publisher, 1);
+            reporter.report(load(step)).unwrap();
+            sleep(ms(2)).await;
+        }
+        let snapshots = log.take().len();
+        assert!(snapshots <= 220, "{snapshots} snapshots in a second");
+        assert!(publisher.connected());
     });
 }

@@ -125,7 +125,7 @@ fn a_clock_that_goes_back_moves_nothing_back() {
 
 #[test]
 fn g4_a_change_and_back_within_the_window_is_dropped_and_counted() {
-    let mut t = Timeline::with_workers(windows(10, 100), &[1]);
+    let mut t = Timeline::with_workers(values_only(10, 100), &[1]);
     t.report(1, 5);
     t.expect_nothing_until(4);
     t.report(1, 0);
@@ -137,18 +137,18 @@ fn g4_a_change_and_back_within_the_window_is_dropped_and_counted() {
 
 #[test]
 fn g4_the_same_value_again_is_no_activity() {
-    let mut t = Timeline::with_workers(windows(10, 100), &[1]);
-    assert_eq!(t.report(1, 0), Reported::Unchanged);
+    let mut t = Timeline::with_workers(values_only(10, 100), &[1]);
+    assert!(matches!(t.report(1, 0), Reported::Unchanged(_)));
     t.expect_idle();
     t.report(1, 5);
     t.expect_nothing_until(8);
-    assert_eq!(t.report(1, 5), Reported::Unchanged);
+    assert!(matches!(t.report(1, 5), Reported::Unchanged(_)));
     t.expect_delta(10, &[(1, 5)]);
 }
 
 #[test]
 fn g4_what_is_in_flight_counts_as_had() {
-    let mut t = Timeline::with_workers(windows(10, 100), &[1]);
+    let mut t = Timeline::with_workers(values_only(10, 100), &[1]);
     t.answers_at_once = false;
     t.report(1, 5);
     t.expect_delta(10, &[(1, 5)]);
@@ -200,7 +200,7 @@ fn g1_a_snapshot_carries_the_newest_value_and_all_fields() {
 
 #[test]
 fn g3_a_minor_change_waits_for_minor_delay_and_is_not_pushed_back() {
-    let settings = built(Coalescing::builder().minor_delay(ms(50)));
+    let settings = built(unpaced().minor_delay(ms(50)));
     let mut t = Timeline::with_workers(settings, &[1]);
     for step in 0..50 {
         t.expect_nothing_until(step);
@@ -214,7 +214,7 @@ fn g3_a_minor_change_waits_for_minor_delay_and_is_not_pushed_back() {
 
 #[test]
 fn g3_the_first_significant_change_makes_a_minor_window_an_ordinary_one() {
-    let settings = built(Coalescing::builder().debounce(ms(5)).max_delay(ms(20)));
+    let settings = built(unpaced().debounce(ms(5)).max_delay(ms(20)));
     let mut t = Timeline::with_workers(settings, &[1]);
     t.report_metrics(1, minor(0, 1));
     t.expect_nothing_until(30);
@@ -227,7 +227,7 @@ fn g3_a_minor_window_that_became_ordinary_ends_at_the_earlier_of_both_caps() {
     // (significant from, published at): minor window from 0 to 100, max_delay 20, activity every step.
     for (from, published) in [(30, 50), (79, 99), (80, 100), (81, 100), (99, 100)] {
         let settings = built(
-            Coalescing::builder()
+            unpaced()
                 .debounce(ms(5))
                 .max_delay(ms(20))
                 .minor_delay(ms(100)),
@@ -255,7 +255,7 @@ fn no_window_goes_back_to_minor() {
 #[test]
 fn a_minor_window_that_has_ended_is_not_made_ordinary() {
     let settings = built(
-        Coalescing::builder()
+        unpaced()
             .debounce(ms(5))
             .max_delay(ms(10))
             .minor_delay(ms(10)),
@@ -274,7 +274,7 @@ fn a_minor_window_that_has_ended_is_not_made_ordinary() {
 #[test]
 fn significance_is_a_share_of_the_capacity_and_drift_adds_up() {
     let settings = built(
-        Coalescing::builder()
+        unpaced()
             .debounce(ms(5))
             .max_delay(ms(10))
             .significance(0.01),
@@ -297,7 +297,7 @@ fn significance_is_a_share_of_the_capacity_and_drift_adds_up() {
 
 #[test]
 fn waiting_requests_and_capacity_are_significant_however_small_the_difference() {
-    let settings = built(Coalescing::builder().significance(1.0));
+    let settings = built(unpaced().significance(1.0));
     for metrics in [
         ForwardPassMetrics::new(0, 1_000, 1),
         ForwardPassMetrics::new(0, 999, 0),
@@ -310,17 +310,24 @@ fn waiting_requests_and_capacity_are_significant_however_small_the_difference() 
 }
 
 #[test]
-fn a_newer_admitted_ticket_is_a_minor_change_and_an_older_one_none() {
-    let settings = built(Coalescing::builder().minor_delay(ms(50)));
+fn a_newer_admitted_ticket_is_significant_and_an_older_one_nothing() {
+    let settings = built(unpaced().significance(1.0).minor_delay(Duration::MAX));
     let ticket = |number| Ticket { router: 7, number };
     let mut t = Timeline::with_workers(settings, &[1]);
     t.report_admitted(1, 0, ticket(4));
-    assert_eq!(t.report_admitted(1, 0, ticket(3)), Reported::Unchanged);
+    t.expect_delta(1, &[(1, 0)]);
+    assert!(matches!(
+        t.report_admitted(1, 0, ticket(3)),
+        Reported::Unchanged(_)
+    ));
     t.expect_nothing_until(20);
     t.report_admitted(1, 0, ticket(6));
-    t.expect_delta(50, &[(1, 0)]);
+    t.expect_delta(21, &[(1, 0)]);
     assert_eq!(t.last.take().unwrap().workers[0].admitted, [ticket(6)]);
-    assert_eq!(t.report_admitted(1, 0, ticket(6)), Reported::Unchanged);
+    assert!(matches!(
+        t.report_admitted(1, 0, ticket(6)),
+        Reported::Unchanged(_)
+    ));
     t.expect_idle();
 }
 
@@ -328,12 +335,7 @@ fn a_newer_admitted_ticket_is_a_minor_change_and_an_older_one_none() {
 
 #[test]
 fn leading_sends_the_first_change_after_debounce_without_activity_at_once() {
-    let settings = built(
-        Coalescing::builder()
-            .debounce(ms(10))
-            .max_delay(ms(100))
-            .leading(true),
-    );
+    let settings = built(unpaced().debounce(ms(10)).max_delay(ms(100)).leading(true));
     // (pause before the change, published after)
     for (pause, after) in [(9, 10), (10, 0), (11, 0)] {
         let mut t = Timeline::with_workers(settings, &[1]);
@@ -382,7 +384,7 @@ fn g12_a_first_report_is_due_at_once_also_of_a_worker_that_had_joined() {
 
 fn saturating() -> Coalescing {
     built(
-        Coalescing::builder()
+        unpaced()
             .debounce(ms(10))
             .max_delay(ms(100))
             .saturation(0.9),
@@ -417,7 +419,7 @@ fn g12_a_worker_that_was_urgent_within_max_delay_waits_for_its_window() {
 #[test]
 fn g12_entering_saturation_by_a_drift_below_significance_never_waits_as_a_minor_change() {
     let settings = built(
-        Coalescing::builder()
+        unpaced()
             .debounce(ms(10))
             .max_delay(ms(100))
             .saturation(0.9)
@@ -433,7 +435,7 @@ fn g12_entering_saturation_by_a_drift_below_significance_never_waits_as_a_minor_
 
 #[test]
 fn g12_blocks_that_toggle_across_saturation_are_not_published_once_per_answer() {
-    let settings = built(Coalescing::builder().saturation(0.9));
+    let settings = built(unpaced().saturation(0.9));
     let mut t = Timeline::in_micros(settings);
     t.report(1, 800);
     t.expect_delta(0, &[(1, 800)]);
@@ -450,7 +452,7 @@ fn g12_blocks_that_toggle_across_saturation_are_not_published_once_per_answer() 
 
 #[test]
 fn a_debounce_of_for_ever_never_publishes_by_itself_but_when_flushed() {
-    let mut t = Timeline::with_workers(built(Coalescing::builder().debounce(Duration::MAX)), &[1]);
+    let mut t = Timeline::with_workers(built(unpaced().debounce(Duration::MAX)), &[1]);
     t.report(1, 5);
     assert_eq!(t.link.poll_timeout(), None);
     t.expect_nothing_until(100);
@@ -460,7 +462,7 @@ fn a_debounce_of_for_ever_never_publishes_by_itself_but_when_flushed() {
 
 #[test]
 fn a_cap_of_for_ever_leaves_the_quiet_time_alone() {
-    let settings = Coalescing::builder().debounce(ms(10));
+    let settings = unpaced().debounce(ms(10));
     let mut t = Timeline::with_workers(built(settings.max_delay(Duration::MAX)), &[1]);
     for step in 0..500 {
         t.expect_nothing_until(step);
@@ -476,7 +478,7 @@ fn windows_of_centuries_neither_overflow_nor_end() {
     const YEAR: u64 = 365 * 24 * 3600;
     for years in [100, 583, 585, 10_000, 584_000_000_000] {
         let debounce = Duration::from_secs(YEAR * years);
-        let settings = built(Coalescing::builder().debounce(debounce));
+        let settings = built(unpaced().debounce(debounce));
         let mut t = Timeline::with_workers(settings, &[1]);
         t.skip_to(1_000);
         t.report(1, 5);
@@ -653,11 +655,11 @@ fn g11_ranks_of_one_worker_are_separate() {
     let mut t = Timeline::new(windows(10, 100));
     let ranks = [WorkerRank::new(1, 0), WorkerRank::new(1, 1)];
     let tell = |t: &mut Timeline, rank, active| {
-        let reported = t.reports.handle_report(rank, load(active), None);
+        let now = t.instant();
+        let reported = t.reports.handle_report(rank, load(active), None, now);
         let Reported::Changed(change) = reported else {
             panic!("{reported:?}");
         };
-        let now = t.instant();
         let report = t.reports.at(change.slot()).unwrap();
         t.link.handle_changed(&change, report, now);
     };
@@ -703,7 +705,7 @@ fn a_flush_makes_every_open_window_due_whatever_its_kind() {
 
 #[test]
 fn a_flush_reaches_minor_windows_behind_one_that_became_ordinary_late() {
-    let settings = built(Coalescing::builder().minor_delay(ms(100)));
+    let settings = built(unpaced().minor_delay(ms(100)));
     let mut t = Timeline::with_workers(settings, &[1, 2]);
     t.report_metrics(1, minor(0, 1));
     t.expect_nothing_until(1);
@@ -909,7 +911,7 @@ fn changes_slower_than_debounce_are_each_published() {
 
 #[test]
 fn g3_leaving_saturation_waits_for_its_window_and_no_longer_however_small_the_step() {
-    let settings = Coalescing::builder()
+    let settings = unpaced()
         .debounce(ms(10))
         .max_delay(ms(100))
         .saturation(0.5)
@@ -940,7 +942,8 @@ fn expect_flapping(t: &mut Timeline, at: u64, others: &[u64]) {
     others.iter().for_each(|worker| t.leave(*worker));
     assert!(t.pump().is_some_and(|seen| seen.loads.is_empty()));
     t.report(1, 2);
-    t.expect_delta(at + 10, &[(1, 2)]);
+    // However quiet it is.
+    t.expect_delta(at + 100, &[(1, 2)]);
 }
 
 #[test]
@@ -981,4 +984,166 @@ fn g12_a_worker_that_comes_back_after_max_delay_does_not_flap_however_many_other
         left: vec![50],
         ..delta(100, &[(1, 2)])
     });
+}
+
+// That a worker still reports is told, and nothing for who does not.
+
+fn renewals(t: &Timeline) -> u64 {
+    t.link.coalescer_counts().renewals
+}
+
+/// What the last snapshot said of when each worker reported.
+fn reported(t: &mut Timeline) -> Vec<Option<Duration>> {
+    let last = t.last.take().unwrap();
+    last.workers.iter().map(|load| load.reported).collect()
+}
+
+fn renewing(minor_delay: u64) -> Coalescing {
+    built(unpaced().minor_delay(ms(minor_delay)))
+}
+
+#[test]
+fn a_worker_that_reports_the_same_is_told_of_minor_delay_after_the_first_such_report() {
+    let mut t = Timeline::with_workers(renewing(100), &[1]);
+    t.expect_nothing_until(500);
+    for _ in 0..10 {
+        t.report(1, 0);
+        t.expect_nothing_until(t.now() + 9);
+    }
+    t.expect_delta(600, &[(1, 0)]);
+    assert_eq!(reported(&mut t), [Some(ms(19))]);
+    assert_eq!(renewals(&t), 1);
+    t.expect_idle();
+}
+
+#[test]
+fn g5_who_does_not_report_causes_nothing() {
+    let mut t = Timeline::with_workers(renewing(50), &[1, 2]);
+    t.expect_idle();
+    t.report(2, 0);
+    t.expect_delta(50, &[(2, 0)]);
+    t.expect_idle();
+}
+
+#[test]
+fn a_change_that_is_told_says_that_the_worker_reports_and_nothing_more_is_due() {
+    let mut t = Timeline::with_workers(renewing(100), &[1]);
+    t.report(1, 0);
+    t.expect_nothing_until(50);
+    t.report(1, 5);
+    t.expect_delta(51, &[(1, 5)]);
+    assert_eq!(reported(&mut t), [Some(ms(1))]);
+    t.expect_idle();
+    assert_eq!(renewals(&t), 0);
+}
+
+/// A, B, A closes as before; that it reports is told all the same.
+#[test]
+fn g4_a_return_to_the_old_value_is_told_as_a_report_only() {
+    let mut t = Timeline::with_workers(
+        built(
+            unpaced()
+                .debounce(ms(10))
+                .max_delay(ms(20))
+                .minor_delay(ms(100)),
+        ),
+        &[1],
+    );
+    t.report(1, 5);
+    t.expect_nothing_until(4);
+    t.report(1, 0);
+    t.expect_nothing_until(60);
+    assert_eq!(suppressed(&t), 1);
+    assert!(!t.link.coalescer().is_pending());
+    t.expect_delta(100, &[(1, 0)]);
+    assert_eq!(reported(&mut t), [Some(ms(96))]);
+    assert_eq!(renewals(&t), 1);
+    t.expect_idle();
+}
+
+/// Values alone are pending: a flush does not tell that a worker still reports.
+#[test]
+fn a_flush_goes_by_values_only() {
+    let mut t = Timeline::with_workers(renewing(100), &[1, 2]);
+    t.report(1, 0);
+    t.link.handle_flush();
+    t.expect_nothing_until(5);
+    assert!(!t.link.coalescer().is_pending() && t.link.is_settled());
+    assert_eq!(t.link.coalescer().undelivered(&t.reports), []);
+    t.report(2, 7);
+    t.link.handle_flush();
+    t.expect_delta(5, &[(2, 7)]);
+    t.expect_delta(100, &[(1, 0)]);
+    t.expect_idle();
+}
+
+#[test]
+fn g8_a_renewal_that_failed_is_told_after_the_pause_and_names_nothing_undelivered() {
+    let mut t = Timeline::with_workers(renewing(100), &[1, 2]);
+    t.answers_at_once = false;
+    t.report(2, 0);
+    t.expect_nothing_until(3);
+    t.report(1, 0);
+    t.expect_delta(100, &[(2, 0)]);
+    t.refused();
+    assert_eq!(t.link.coalescer().undelivered(&t.reports), []);
+    t.expect_delta(110, &[(1, 0), (2, 0)]);
+    assert_eq!(reported(&mut t), [Some(ms(110)), Some(ms(107))]);
+    t.applied();
+    t.expect_idle();
+}
+
+#[test]
+fn g13_a_new_life_has_not_reported_whatever_becomes_of_the_former_ones_renewal() {
+    let mut t = Timeline::with_workers(renewing(100), &[1]);
+    t.answers_at_once = false;
+    t.report(1, 0);
+    t.expect_delta(100, &[(1, 0)]);
+    t.leave(1);
+    t.join(1);
+    t.refused();
+    t.answers_at_once = true;
+    let seen = std::iter::from_fn(|| {
+        t.skip_to(t.now() + 1);
+        Some(t.pump())
+    });
+    assert_eq!(seen.take(200).flatten().count(), 1, "the new life, once");
+    t.expect_idle();
+    assert_eq!(renewals(&t), 1);
+}
+
+/// 10,000 workers that report the same every 20 ms, with the settings that nobody changed.
+#[test]
+fn ten_thousand_workers_that_report_the_same_cost_one_entry_a_second_each() {
+    const WORKERS: u64 = 10_000;
+    let mut t = Timeline::new(Coalescing::default());
+    for id in 0..WORKERS {
+        t.report(id, 0);
+    }
+    t.skip_to(20);
+    t.pump();
+    let (snapshots, entries) = (t.link.counts().snapshots, t.link.coalescer_counts().entries);
+    let slots: Vec<_> = t.reports.iter().map(|(slot, _)| slot).collect();
+    for _ in 0..5_000 {
+        for slot in slots.iter().skip((t.now() % 20) as usize).step_by(20) {
+            let now = t.instant();
+            t.link.handle_unchanged(*slot, now);
+        }
+        t.pump();
+        t.skip_to(t.now() + 1);
+    }
+    let snapshots = t.link.counts().snapshots - snapshots;
+    let entries = t.link.coalescer_counts().entries - entries;
+    assert!(snapshots <= 5 * 110, "{snapshots} snapshots in 5 s");
+    assert!(entries * 10 <= 5 * 11 * WORKERS, "{entries} entries in 5 s");
+    assert!(entries >= 4 * WORKERS - WORKERS, "{entries} entries in 5 s");
+    // Once they fall silent, each is told of once more at most.
+    t.skip_to(t.now() + 2_000);
+    t.pump();
+    t.pump();
+    let told = t.link.coalescer_counts().entries;
+    t.skip_to(t.now() + 10_000);
+    t.pump();
+    assert_eq!(t.link.coalescer_counts().entries, told);
+    t.expect_idle();
 }

@@ -70,7 +70,7 @@ struct World {
 }
 
 fn coalescing(rng: &mut Rng) -> Coalescing {
-    Coalescing::builder()
+    unpaced()
         .debounce(ms(rng.u64(..5)))
         .max_delay(ms(5 + rng.u64(..10)))
         .minor_delay(ms(30))

@@ -11,9 +11,9 @@ use std::{
 
 use crate::support::{faults::*, publishers::*, *};
 use actix_kv_metrics::{
-    Backoff, Coalescing, DetachRouter, Flush, FlushReport, KvMetrics, KvMetricsConfig,
-    MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig, ReportError, RouterActor,
-    RouterConfig, SelectError, SelectWorker, WorkerJoined, WorkerLeft,
+    Backoff, DetachRouter, Flush, FlushReport, KvMetrics, KvMetricsConfig, MetricsChanged,
+    MetricsReporter, PublisherActor, PublisherConfig, ReportError, RouterActor, RouterConfig,
+    SelectError, SelectWorker, WorkerJoined, WorkerLeft,
     actix::{Actor, Addr, Arbiter, System, clock},
 };
 
@@ -129,7 +129,7 @@ fn a_flush_and_a_shutdown_beside_blocked_arbiters_answer_in_their_time() {
             assert_eq!(report.undelivered()[0].link, None);
         }
         let gone = kv.select(SelectWorker::blocks(1)).await.unwrap_err();
-        assert_eq!(gone, SelectError::Unavailable);
+        assert_eq!(gone, SelectError::ShuttingDown);
         until("the publisher ends as asked", || async {
             reporter.report(load(8)) == Err(ReportError::PublisherGone)
         })
@@ -278,11 +278,7 @@ fn g13_threads_that_race_for_a_worker_end_with_the_newest_reporter() {
 fn g9_churn_of_everything_under_load_ends_with_the_truth() {
     System::new().block_on(async {
         let [first, second, third] = arbiters();
-        let coalescing = Coalescing::builder()
-            .debounce(ms(1))
-            .max_delay(ms(5))
-            .build()
-            .unwrap();
+        let coalescing = unpaced().debounce(ms(1)).max_delay(ms(5)).build().unwrap();
         let config = PublisherConfig::builder().coalescing(coalescing).build();
         let kv = KvMetrics::start(
             KvMetricsConfig::default()

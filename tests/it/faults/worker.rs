@@ -3,8 +3,8 @@
 
 use crate::support::{faults::*, publishers::*, *};
 use actix_kv_metrics::{
-    Coalescing, Flush, MetricsChanged, MetricsReporter, PublisherActor, ReportError, SelectWorker,
-    Shutdown, WorkerJoined, WorkerLeft,
+    Flush, MetricsChanged, MetricsReporter, PublisherActor, ReportError, SelectWorker, Shutdown,
+    WorkerJoined, WorkerLeft,
     actix::{Actor, Addr, Context, Handler, Message},
 };
 
@@ -301,10 +301,7 @@ fn g12_a_load_that_jumps_across_the_threshold_is_told_twice_in_max_delay_at_most
     virtual_time(async {
         for (workers, most) in [(1, 220), (10, 1_100)] {
             // Longer than the millisecond between two bursts, which would be quiet enough for the default.
-            let settings = Coalescing::builder()
-                .debounce(ms(2))
-                .saturation(0.9)
-                .build();
+            let settings = unpaced().debounce(ms(2)).saturation(0.9).build();
             let publisher = publisher(settings.unwrap());
             let log = attach(&publisher).await;
             let mut rng = fastrand::Rng::with_seed(workers);

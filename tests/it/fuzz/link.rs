@@ -7,6 +7,7 @@ use std::{
 };
 
 use crate::support::fuzz::{fuzz, hostile_f32, hostile_u64};
+use crate::support::unpaced;
 use actix_kv_metrics::{
     Backoff, Coalescing, ForwardPassMetrics, LinkId, LoadSnapshot, PublisherId, SnapshotAck,
     SnapshotKind, Ticket, WorkerRank,
@@ -73,7 +74,7 @@ fn windows() -> impl Strategy<Value = Coalescing> + Clone {
     let gap = select(vec![0, 0, 5, u64::MAX]).prop_map(Duration::from_millis);
     (spans, gap, any::<bool>(), shares).prop_map(|(mut spans, gap, leading, shares)| {
         spans.sort_unstable();
-        let mut builder = Coalescing::builder()
+        let mut builder = unpaced()
             .debounce(spans[0])
             .max_delay(spans[1])
             .minor_delay(spans[2])
@@ -218,19 +219,28 @@ impl History {
         metrics: ForwardPassMetrics,
         ticket: Option<Ticket>,
     ) -> TestCaseResult {
-        let reported = self.reports.handle_report(worker, metrics.clone(), ticket);
+        let reported = self
+            .reports
+            .handle_report(worker, metrics.clone(), ticket, self.now);
         let newest = self.reports.get(worker).and_then(|report| report.metrics());
         prop_assert_eq!(newest.as_ref(), Some(&metrics));
-        if let Reported::Changed(change) = reported
-            && let Some(report) = self.reports.at(change.slot())
-        {
-            for router in &mut self.routers {
-                let before = router.link.poll_timeout();
-                let look = router.link.handle_changed(&change, report, self.now);
-                let after = router.link.poll_timeout();
-                let earlier = after.is_some_and(|after| before.is_none_or(|before| after < before));
-                prop_assert!(look || !earlier, "{:?} became {:?}", before, after);
-            }
+        let slot = match &reported {
+            Reported::Changed(change) => change.slot(),
+            Reported::Unchanged(slot) => *slot,
+            Reported::Known | Reported::Late => return Ok(()),
+        };
+        let Some(report) = self.reports.at(slot) else {
+            return Ok(());
+        };
+        for router in &mut self.routers {
+            let before = router.link.poll_timeout();
+            let look = match &reported {
+                Reported::Changed(change) => router.link.handle_changed(change, report, self.now),
+                _ => router.link.handle_unchanged(slot, self.now),
+            };
+            let after = router.link.poll_timeout();
+            let earlier = after.is_some_and(|after| before.is_none_or(|before| after < before));
+            prop_assert!(look || !earlier, "{:?} became {:?}", before, after);
         }
         Ok(())
     }

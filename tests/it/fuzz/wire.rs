@@ -242,6 +242,10 @@ fn survives<T: PartialEq + Debug>(
 
 fn both_survive(message: &[u8]) -> TestCaseResult {
     survives(message, LoadEvent::from_json, LoadEvent::to_json)?;
+    if let Ok((snapshot, lost)) = LoadSnapshot::read_json(message) {
+        prop_assert_eq!(LoadSnapshot::from_json(message).ok(), Some(snapshot));
+        prop_assert!(lost.iter().all(|error| !error.to_string().is_empty()));
+    }
     survives(message, LoadSnapshot::from_json, LoadSnapshot::to_json)
 }
 

@@ -63,7 +63,8 @@ fn g16_counters_add_up_after_every_step_of_a_mixed_run() {
                 changed = stats.changed;
             }
         }
-        sleep(ms(1_000)).await;
+        // Whoever reported last is told of once more, as still reporting.
+        sleep(ms(3_000)).await;
         let stats = stats(&publisher).await;
         adds_up(&stats);
         assert!(stats.changed >= changed && stats.changed > 500);

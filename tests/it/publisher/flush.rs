@@ -4,7 +4,7 @@ use std::{future::Future, time::Duration};
 
 use crate::support::{publishers::*, *};
 use actix_kv_metrics::{
-    Coalescing, DetachRouter, Flush, FlushReport, InvalidMetrics, MetricsChanged, MetricsReporter,
+    DetachRouter, Flush, FlushReport, InvalidMetrics, MetricsChanged, MetricsReporter,
     PublisherActor, ReportError, Shutdown, WorkerLeft,
     actix::{Addr, MailboxError, clock},
 };
@@ -66,7 +66,7 @@ fn a_flush_with_nothing_open_sends_nothing() {
 #[test]
 fn a_flush_publishes_open_windows_now_and_skips_the_pacing() {
     virtual_time(async {
-        let settings = Coalescing::builder()
+        let settings = unpaced()
             .debounce(ms(10))
             .max_delay(ms(100))
             .min_gap(ms(500))
@@ -284,11 +284,9 @@ fn g16_while_it_shuts_down_a_publisher_refuses_with_an_error_and_counts() {
         assert_eq!(refused, InvalidMetrics::ShuttingDown);
         assert_eq!(refused.to_string(), "the publisher is shutting down");
         publisher.send(WorkerLeft { worker: w(1) }).await.unwrap();
-        assert_eq!(reporter.report(load(1)), Ok(()), "not known yet");
-        settle().await;
-        assert_eq!(reporter.report(load(2)), Err(ReportError::LifeEnded));
+        assert_eq!(reporter.report(load(1)), Err(ReportError::ShuttingDown));
         let stats = stats(&publisher).await;
-        assert_eq!((stats.refused, stats.received, stats.workers), (3, 1, 2));
+        assert_eq!((stats.refused, stats.received, stats.workers), (2, 1, 2));
         let (report, took) = shut.await.unwrap();
         assert!(report.is_complete());
         assert_eq!(took, 100, "two snapshots of 50");

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use crate::support::unpaced;
 use crate::support::{LogHandle, Recorder};
 use actix::Actor;
 use actix_kv_metrics::{
-    AttachRouter, Coalescing, DetachRouter, Flush, ForwardPassMetrics, GetPending,
-    GetPublisherStats, MetricsChanged, PublisherActor, PublisherConfig, Shutdown, Ticket,
-    WorkerJoined, WorkerLeft, WorkerRank,
+    AttachRouter, DetachRouter, Flush, ForwardPassMetrics, GetPending, GetPublisherStats,
+    MetricsChanged, PublisherActor, PublisherConfig, Shutdown, Ticket, WorkerJoined, WorkerLeft,
+    WorkerRank,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -66,7 +67,7 @@ async fn attach_router_and_detach_router() {
     let publisher = start();
     let log = LogHandle::new();
     let router = Recorder::new(&log).start();
-    let slow = Coalescing::builder().debounce(SECOND).build().unwrap();
+    let slow = unpaced().debounce(SECOND).build().unwrap();
     let attach = AttachRouter::new(router.clone().recipient()).coalescing(slow);
     let link = publisher.send(attach).await.unwrap();
     flush(&publisher).await;

@@ -4,8 +4,8 @@ use std::{sync::Arc, thread};
 
 use crate::support::{publishers::*, *};
 use actix_kv_metrics::{
-    Coalescing, Flush, MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig,
-    ReportError, Ticket, WorkerLeft, WorkerRank,
+    Flush, MetricsChanged, MetricsReporter, PublisherActor, PublisherConfig, ReportError, Ticket,
+    WorkerLeft, WorkerRank,
     actix::{Actor, Addr, Arbiter, Context, Handler, System},
 };
 
@@ -244,9 +244,12 @@ fn g16_metrics_that_are_not_finite_are_refused_where_they_are_reported() {
 }
 
 #[test]
-fn an_admitted_ticket_goes_with_the_next_report_or_as_a_minor_change_without_one() {
+fn an_admitted_ticket_goes_with_the_next_report_or_as_a_significant_change_without_one() {
     virtual_time(async {
-        let settings = Coalescing::builder().minor_delay(ms(60)).build().unwrap();
+        let settings = unpaced()
+            .minor_delay(std::time::Duration::MAX)
+            .build()
+            .unwrap();
         let publisher = publisher(settings);
         let log = attach(&publisher).await;
         let ticket = |router, number| Ticket { router, number };
@@ -261,7 +264,7 @@ fn an_admitted_ticket_goes_with_the_next_report_or_as_a_minor_change_without_one
         reporter.admitted(ticket(2, 1)).unwrap();
         assert_eq!(reporter.conflated(), 3);
         sleep(ms(100)).await;
-        assert_eq!(log.take(), [delta(80, &[(1, 1)])]);
+        assert_eq!(log.take(), [delta(21, &[(1, 1)])]);
         let told = |log: &LogHandle| log.take_raw().remove(0).workers.remove(0).admitted;
         assert_eq!(told(&log), [ticket(1, 7), ticket(2, 1)]);
         reporter.report(load(2)).unwrap();
@@ -366,5 +369,55 @@ fn g9_one_reporter_shared_by_four_threads_loses_no_last_value() {
             assert_eq!(log.active(1), Some(100_000 + round));
         }
         arbiter.stop();
+    });
+}
+
+/// The stamp of a report is never later than the report: that of those that wait is the first one's.
+#[test]
+fn the_first_of_the_reports_that_wait_says_when_the_worker_reported() {
+    virtual_time(async {
+        let publisher = publisher(windows(1, 10));
+        let log = attach(&publisher).await;
+        let reporter = MetricsReporter::new(&publisher, 1);
+        reporter.report(load(1)).unwrap();
+        sleep(ms(30)).await;
+        log.take_raw();
+        // Nobody fetches it for 20 ms.
+        publisher.do_send(Block(ms(20)));
+        settle().await;
+        reporter.report(load(2)).unwrap();
+        sleep(ms(15)).await;
+        reporter.report(load(3)).unwrap();
+        sleep(ms(20)).await;
+        let told = log.take_raw().remove(0).workers.remove(0);
+        assert_eq!(told.metrics, Some(load(3)));
+        // Fetched at 50, told at 51, reported at 30.
+        assert_eq!(told.reported, Some(ms(21)));
+    });
+}
+
+/// Plain messages are stamped when they are handled, a ticket alone is no report.
+#[test]
+fn a_ticket_alone_is_no_report() {
+    virtual_time(async {
+        let publisher = publisher(windows(1, 10));
+        let log = attach(&publisher).await;
+        let reporter = MetricsReporter::new(&publisher, 1);
+        reporter.report(load(1)).unwrap();
+        report(&publisher, 2, 1).await;
+        sleep(ms(100)).await;
+        log.take_raw();
+        reporter
+            .admitted(Ticket {
+                router: 1,
+                number: 1,
+            })
+            .unwrap();
+        sleep(ms(10)).await;
+        let told = log.take_raw().remove(0).workers.remove(0);
+        assert_eq!(told.reported, Some(ms(101)));
+        // Both have been told of since they reported: nothing more comes.
+        sleep(ms(5_000)).await;
+        assert_eq!(log.take_raw(), []);
     });
 }

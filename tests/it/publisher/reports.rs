@@ -2,7 +2,7 @@
 
 use crate::support::{publishers::*, *};
 use actix_kv_metrics::{
-    Coalescing, InvalidMetrics, MetricsChanged, Ticket, WorkerJoined, WorkerLeft, WorkerRank,
+    InvalidMetrics, MetricsChanged, Ticket, WorkerJoined, WorkerLeft, WorkerRank,
 };
 
 #[test]
@@ -90,7 +90,7 @@ fn g3_a_worker_that_is_never_quiet_is_published_each_max_delay() {
 #[test]
 fn g3_a_minor_change_is_published_after_minor_delay() {
     virtual_time(async {
-        let settings = Coalescing::builder().minor_delay(ms(300)).build().unwrap();
+        let settings = unpaced().minor_delay(ms(300)).build().unwrap();
         let publisher = publisher(settings);
         let log = attach(&publisher).await;
         report(&publisher, 1, 5).await;
@@ -112,7 +112,7 @@ fn g3_a_minor_change_is_published_after_minor_delay() {
 #[test]
 fn g4_nothing_is_sent_for_a_value_the_router_has() {
     virtual_time(async {
-        let publisher = publisher(windows(10, 100));
+        let publisher = publisher(values_only(10, 100));
         let log = attach(&publisher).await;
         report(&publisher, 1, 5).await;
         for _ in 0..20 {
@@ -276,7 +276,7 @@ fn g11_one_chatty_worker_postpones_nobody_and_ranks_are_separate() {
 #[test]
 fn g12_first_reports_departures_and_saturation_go_out_at_once() {
     virtual_time(async {
-        let settings = Coalescing::builder()
+        let settings = unpaced()
             .debounce(ms(50))
             .max_delay(ms(500))
             .min_gap(ms(200))

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::support::router::*;
+use crate::support::unpaced;
 use crate::support::{ms, settle, sleep, virtual_time, w};
 use actix_kv_metrics::{
-    AttachRouter, Candidates, Coalescing, ForwardPassMetrics, Freshness, MetricsChanged,
-    PublisherActor, PublisherConfig, SelectError, SelectWorker, Selection, SnapshotAck, WorkerId,
-    WorkerRank, actix::Actor,
+    AttachRouter, Candidates, ForwardPassMetrics, Freshness, MetricsChanged, PublisherActor,
+    PublisherConfig, SelectError, SelectWorker, Selection, SnapshotAck, WorkerId, WorkerRank,
+    actix::Actor,
 };
 
 fn request() -> SelectWorker {
@@ -311,7 +312,7 @@ fn g15_a_herd_that_asks_at_once_spreads() {
 #[test]
 fn two_routers_fed_by_one_publisher_do_not_pile_up() {
     virtual_time(async {
-        let coalescing = Coalescing::builder().debounce(ms(1)).build().unwrap();
+        let coalescing = unpaced().debounce(ms(1)).build().unwrap();
         let config = PublisherConfig::builder().coalescing(coalescing).build();
         let publisher = PublisherActor::new(config.unwrap()).start();
         let routers = [Router::new(), Router::new()];

@@ -9,8 +9,8 @@ pub mod timeline;
 use std::{cell::RefCell, collections::BTreeMap, future::Future, rc::Rc, time::Duration};
 
 use actix_kv_metrics::{
-    Coalescing, ForwardPassMetrics, LoadSnapshot, SnapshotAck, SnapshotKind, SnapshotRejected,
-    WorkerRank,
+    Coalescing, CoalescingBuilder, ForwardPassMetrics, LoadSnapshot, SnapshotAck, SnapshotKind,
+    SnapshotRejected, WorkerRank,
     actix::{Actor, Context, Handler, ResponseFuture, System, clock},
 };
 
@@ -65,9 +65,14 @@ pub async fn sleep(duration: Duration) {
     clock::sleep(duration).await;
 }
 
-/// Windows in milliseconds.
+/// Windows of a link that nothing paces.
+pub fn unpaced() -> CoalescingBuilder {
+    Coalescing::builder().min_gap(ms(0)).urgent_gap(ms(0))
+}
+
+/// Windows in milliseconds, of a link that nothing paces.
 pub fn windows(debounce: u64, max_delay: u64) -> Coalescing {
-    Coalescing::builder()
+    unpaced()
         .debounce(ms(debounce))
         .max_delay(ms(max_delay))
         .build()
@@ -75,6 +80,16 @@ pub fn windows(debounce: u64, max_delay: u64) -> Coalescing {
 }
 
 /// Load of a worker with 1,000 blocks of which `active` are in use.
+/// The same; that a worker still reports is not told.
+pub fn values_only(debounce: u64, max_delay: u64) -> Coalescing {
+    unpaced()
+        .debounce(ms(debounce))
+        .max_delay(ms(max_delay))
+        .minor_delay(Duration::MAX)
+        .build()
+        .unwrap()
+}
+
 pub fn load(active: u64) -> ForwardPassMetrics {
     ForwardPassMetrics::new(active, 1_000, 0)
 }

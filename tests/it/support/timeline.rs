@@ -107,22 +107,30 @@ impl Timeline {
     }
 
     pub fn report_metrics(&mut self, worker: u64, metrics: ForwardPassMetrics) -> Reported {
-        let reported = self.reports.handle_report(w(worker), metrics, None);
+        let now = self.at_step(self.now);
+        let reported = self.reports.handle_report(w(worker), metrics, None, now);
         self.tell(reported)
     }
 
     pub fn report_admitted(&mut self, worker: u64, active: u64, ticket: Ticket) -> Reported {
+        let now = self.at_step(self.now);
         let reported = self
             .reports
-            .handle_report(w(worker), load(active), Some(ticket));
+            .handle_report(w(worker), load(active), Some(ticket), now);
         self.tell(reported)
     }
 
     fn tell(&mut self, reported: Reported) -> Reported {
-        if let Reported::Changed(change) = &reported {
-            let report = self.reports.at(change.slot()).unwrap();
-            self.link
-                .handle_changed(change, report, self.at_step(self.now));
+        let now = self.at_step(self.now);
+        match &reported {
+            Reported::Changed(change) => {
+                let report = self.reports.at(change.slot()).unwrap();
+                self.link.handle_changed(change, report, now);
+            }
+            Reported::Unchanged(slot) => {
+                self.link.handle_unchanged(*slot, now);
+            }
+            Reported::Known | Reported::Late => {}
         }
         reported
     }

@@ -40,11 +40,17 @@ impl Feed for Coalesced {
         let worker = (said.worker as u64).into();
         let reported = self
             .reports
-            .handle_report(worker, metrics(said.load), said.admitted);
-        if let Reported::Changed(change) = reported
-            && let Some(report) = self.reports.at(change.slot())
-        {
-            self.link.handle_changed(&change, report, now);
+            .handle_report(worker, metrics(said.load), said.admitted, now);
+        match reported {
+            Reported::Changed(change) => {
+                if let Some(report) = self.reports.at(change.slot()) {
+                    self.link.handle_changed(&change, report, now);
+                }
+            }
+            Reported::Unchanged(slot) => {
+                self.link.handle_unchanged(slot, now);
+            }
+            Reported::Known | Reported::Late => {}
         }
     }
 

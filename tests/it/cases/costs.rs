@@ -1,0 +1,91 @@
+//! Kind "cost": what many of a thing take, in real time. Every bound is relative to a measurement of the same run, because
+//! the machine may be busy.
+
+use std::time::Duration;
+
+use crate::support::{router::*, *};
+use actix_kv_metrics::{
+    RouterConfig, SelectWorker, WorkerRank, actix::clock::Instant, sans_io::LoadTable,
+};
+
+/// The shortest of some runs: what it takes when nothing else has the processor.
+fn fastest(runs: u32, mut run: impl FnMut()) -> Duration {
+    let times = (0..runs).map(|_| {
+        let begun = Instant::now();
+        run();
+        begun.elapsed()
+    });
+    times.min().unwrap()
+}
+
+fn shuffled() -> Vec<u64> {
+    let mut workers: Vec<_> = (0..10_000).collect();
+    fastrand::Rng::with_seed(3).shuffle(&mut workers);
+    workers
+}
+
+#[test]
+fn case_170_ten_thousand_overlaps_cost_the_same_in_any_order() {
+    let build = |workers: &[u64]| {
+        let empty = SelectWorker::blocks(64);
+        let named = workers.iter();
+        named.fold(empty, |request, worker| request.overlap(*worker, 5))
+    };
+    let ascending: Vec<_> = (0..10_000).collect();
+    let descending: Vec<_> = (0..10_000).rev().collect();
+    let random = shuffled();
+    let again: Vec<_> = (0..5).flat_map(|_| 0..2_000).collect();
+    let time = |workers: &[u64]| {
+        fastest(40, || {
+            std::hint::black_box(build(workers));
+        })
+    };
+    let least = time(&ascending);
+    for (order, workers) in [
+        ("descending", &descending),
+        ("random", &random),
+        ("over and over", &again),
+    ] {
+        let took = time(workers);
+        assert!(took < 2 * least, "{order}: {took:?}, ascending: {least:?}");
+    }
+}
+
+/// Whatever the order: the greatest overlap of each worker counts, each worker once, and ties stay fair.
+#[test]
+fn case_170_the_greatest_overlap_counts_in_any_order() {
+    virtual_time(async {
+        let mut table = LoadTable::new(RouterConfig::builder().seed(5).build().unwrap());
+        let now = Instant::now().into_std();
+        let loads = (1..=4).map(|worker| reports(worker, 0));
+        table.handle_snapshot(snapshot(P, 1, FULL, loads), now);
+        let mut chosen = [0_u32; 5];
+        let mut rng = fastrand::Rng::with_seed(9);
+        for _ in 0..3_000 {
+            // Workers 2 and 3 have ten blocks, 1 and 4 nine; each is named several times, in any order.
+            let mut named = vec![
+                (1, 9),
+                (2, 10),
+                (3, 10),
+                (4, 9),
+                (2, 10),
+                (2, 1),
+                (2, 10),
+                (3, 0),
+                (1, 4),
+                (9, 10),
+            ];
+            rng.shuffle(&mut named);
+            let named = named.into_iter();
+            let request = named.fold(SelectWorker::blocks(10), |request, (worker, blocks)| {
+                request.overlap(WorkerRank::from(worker), blocks)
+            });
+            let placed = table.select(&request, now).unwrap();
+            assert_eq!(placed.cost.prefill(), 0.0);
+            chosen[placed.worker.worker().0 as usize] += 1;
+            table.release(placed.ticket);
+        }
+        assert_eq!((chosen[1], chosen[4]), (0, 0));
+        assert!(chosen[2].abs_diff(chosen[3]) < 300, "{chosen:?}");
+    });
+}
