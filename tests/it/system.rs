@@ -805,17 +805,17 @@ const MANY: u64 = 20_000;
 
 /// Tells the router that a later incarnation of publisher 5 is there: what comes from this one is superseded, and its
 /// link backs off.
-async fn supersede(kv: &KvMetrics) {
+async fn supersede(kv: &KvMetrics, workers: Vec<actix_kv_metrics::WorkerLoad>) {
     use actix_kv_metrics::{LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind};
     let later = LoadSnapshot {
         publisher: PublisherId::new(5, u64::MAX),
         sequence: 1,
-        kind: SnapshotKind::Delta { after: 0 },
+        kind: SnapshotKind::Full,
         left: Vec::new(),
-        workers: Vec::new(),
+        workers,
     };
     let answer = kv.router().send(later).await.unwrap();
-    assert_eq!(answer, Ok(SnapshotAck::NeedFull));
+    assert_eq!(answer, Ok(SnapshotAck::Applied));
 }
 
 /// Publisher 5, whose link backs off for a minute.
@@ -851,7 +851,7 @@ fn a_request_waits_a_second_and_no_longer_for_a_worker_its_router_never_hears_of
     virtual_time(async {
         let kv = KvMetrics::start(backing_off_for_long());
         settle().await;
-        supersede(&kv).await;
+        supersede(&kv, Vec::new()).await;
         let _one = kv.reporter(1);
         sleep(ms(3)).await;
         let _two = kv.reporter(2);
@@ -871,7 +871,7 @@ fn a_request_does_not_wait_for_a_load_that_is_backed_off_but_for_workers_only() 
         let one = kv.reporter(1);
         one.report(load(10)).unwrap();
         sleep(ms(5)).await;
-        supersede(&kv).await;
+        supersede(&kv, vec![crate::support::router::reports(1, 10)]).await;
         one.report(load(20)).unwrap();
         sleep(ms(50)).await;
         let stats = kv.publisher().send(GetPublisherStats).await.unwrap();

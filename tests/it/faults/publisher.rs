@@ -202,10 +202,10 @@ fn a_panic_of_the_publisher_is_told_to_everybody_who_waits() {
     });
 }
 
-/// Two publishers under one configured id: the later one has the router, the earlier one learns of it and says so; when
-/// the later one is gone, nobody is left that is not there.
+/// Case 177. Two publishers under one configured id: the later one has the router as long as it is heard, the earlier one
+/// learns of it and says so; when the later one is gone, the earlier one is heard again.
 #[test]
-fn two_publishers_with_one_id_do_not_mix_and_the_older_one_says_what_it_lacks() {
+fn case_177_of_two_publishers_with_one_id_the_later_is_heard_and_the_earlier_once_that_is_gone() {
     virtual_time(async {
         let twin = |id| {
             let config = PublisherConfig::builder()
@@ -228,25 +228,34 @@ fn two_publishers_with_one_id_do_not_mix_and_the_older_one_says_what_it_lacks() 
         report(&older, 1, 11).await;
         let flushed = ask_flush(&older, 50).await.unwrap().unwrap();
         assert_eq!(flushed.undelivered()[0].workers, [w(1)]);
-        sleep(ms(10_000)).await;
+        for _ in 0..10 {
+            report(&newer, 3, 30).await;
+            sleep(ms(1_000)).await;
+        }
         assert_eq!(table(&router).await, table_of(&[(3, 30)]));
         let older_stats = stats(&older).await;
         let failures = older_stats.links[0].delivery.failures;
         assert!((100..=135).contains(&failures), "{failures}");
         assert!(pending(&older).await.links[0].backing_off_for.is_some());
-        let report = ask_shutdown(&older, 50).await.unwrap().unwrap();
-        assert!(!report.is_complete());
-        settle().await;
-        assert_eq!(table(&router).await, table_of(&[(3, 30)]));
         drop(newer);
         settle().await;
         assert!(table(&router).await.is_empty());
-        // A third one begins where they left.
+        sleep(ms(90)).await;
+        assert_eq!(table(&router).await, table_of(&[(1, 11), (2, 20)]));
+        // A third one is heard at once. While it says nothing it is taken over from, and comes back with its next report.
         let third = twin(5);
         attach_real(&third, &router).await;
-        crate::support::publishers::report(&third, 1, 12).await;
+        report(&third, 1, 12).await;
         settle().await;
         assert_eq!(table(&router).await, table_of(&[(1, 12)]));
+        sleep(ms(5_200)).await;
+        report(&older, 2, 21).await;
+        sleep(ms(5_000)).await;
+        assert_eq!(table(&router).await, table_of(&[(1, 11), (2, 21)]));
+        report(&third, 1, 13).await;
+        sleep(ms(90)).await;
+        assert_eq!(table(&router).await, table_of(&[(1, 13)]));
+        assert!(older.connected() && third.connected() && router.connected());
     });
 }
 

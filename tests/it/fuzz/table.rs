@@ -81,10 +81,16 @@ impl History {
             workers: drawn.loads.into_iter().map(|l| self.load(l)).collect(),
         };
         let told = snapshot.clone();
+        let untold = self.table.counts().untold;
         let ack = match drawn.piece {
             None => self.table.handle_snapshot(snapshot, self.now),
             Some(most) => self.in_pieces(snapshot, most.max(1))?,
         };
+        if self.table.counts().untold > untold {
+            // Not taken over: its publisher has to tell everything first.
+            prop_assert_eq!(ack, SnapshotAck::NeedFull);
+            return Ok(());
+        }
         self.follows(&told, ack)
     }
 
