@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, time::Instant};
 
 use actix::{
-    Actor, ActorContext, AsyncContext, Context, Handler, Message, MessageResult, Response,
-    Supervised, WeakAddr,
+    Actor, ActorContext, AsyncContext, Context, Handler, Message, Response, Supervised, WeakAddr,
+    dev::{MessageResponse, OneshotSender},
 };
 use tokio::sync::oneshot;
 
@@ -15,7 +15,7 @@ use crate::{
     sans_io::{
         choice::Placement,
         counts::TableCounts,
-        loads::Loads,
+        loads::{Loads, PartialLoads},
         selection::{Cost, SelectError, SelectWorker},
         table::{LoadTable, PartialSnapshot},
     },
@@ -125,6 +125,16 @@ pub struct RouterStats {
     pub table: TableCounts,
 }
 
+impl RouterStats {
+    fn of(table: &LoadTable) -> Self {
+        Self {
+            workers: table.len(),
+            outstanding: table.outstanding(),
+            table: table.counts(),
+        }
+    }
+}
+
 /// Stops a router that belongs to a system that is shutting down.
 pub(crate) struct StopRouter;
 
@@ -136,19 +146,49 @@ impl Message for StopRouter {
 #[derive(Debug)]
 pub struct RouterActor {
     table: LoadTable,
-    /// Snapshots that wait to be taken over, the first of them in part; empty but while a large one is.
-    waiting: VecDeque<Waiting>,
+    /// What is done in pieces, the first of it in part: a large snapshot, a large answer, and what came after it.
+    work: VecDeque<Work>,
     turns: Turns,
     address: Option<WeakAddr<Self>>,
     /// Dropped with the actor, however it ends: whoever holds the other end learns of it.
     _alive: Option<oneshot::Sender<()>>,
 }
 
-/// A snapshot that is taken over piece by piece, and who is told when it is.
+/// What is done piece by piece, and who is told when it is.
 #[derive(Debug)]
-struct Waiting {
-    snapshot: PartialSnapshot,
-    answer: oneshot::Sender<SnapshotAck>,
+enum Work {
+    TakeOver(PartialSnapshot, oneshot::Sender<SnapshotAck>),
+    Collect(PartialLoads, oneshot::Sender<Loads>),
+    /// Counts when all that is over has ended.
+    Count(oneshot::Sender<RouterStats>),
+}
+
+impl Work {
+    /// Does a piece of it. Nothing is left of it once it is done.
+    fn go_on(self, table: &mut LoadTable, now: Instant) -> Option<Self> {
+        // Nobody listens if who asked is gone.
+        match self {
+            Self::TakeOver(mut snapshot, answer) => {
+                match table.continue_snapshot(&mut snapshot, WORKERS_A_TURN, now) {
+                    Some(ack) => _ = answer.send(ack),
+                    None => return Some(Self::TakeOver(snapshot, answer)),
+                }
+            }
+            Self::Collect(mut loads, answer) => {
+                match table.continue_loads(&mut loads, WORKERS_A_TURN, now) {
+                    Some(loads) => _ = answer.send(loads),
+                    None => return Some(Self::Collect(loads, answer)),
+                }
+            }
+            Self::Count(answer) => {
+                if !table.expire(now) {
+                    return Some(Self::Count(answer));
+                }
+                let _ = answer.send(RouterStats::of(table));
+            }
+        }
+        None
+    }
 }
 
 impl RouterActor {
@@ -156,7 +196,7 @@ impl RouterActor {
     pub fn new(config: RouterConfig) -> Self {
         Self {
             table: LoadTable::new(config),
-            waiting: VecDeque::new(),
+            work: VecDeque::new(),
             turns: Turns::default(),
             address: None,
             _alive: None,
@@ -168,6 +208,25 @@ impl RouterActor {
         Self {
             _alive: Some(alive),
             ..Self::new(config)
+        }
+    }
+
+    /// Does the first piece of it at once, unless other work comes before it.
+    fn begin(&mut self, ctx: &mut Context<Self>, now: Instant, work: Work) {
+        let rest = if self.work.is_empty() {
+            work.go_on(&mut self.table, now)
+        } else {
+            Some(work)
+        };
+        if let Some(rest) = rest {
+            self.queue(ctx, rest);
+        }
+    }
+
+    fn queue(&mut self, ctx: &mut Context<Self>, work: Work) {
+        self.work.push_back(work);
+        if self.work.len() == 1 {
+            ctx.address().do_send(GoOn);
         }
     }
 
@@ -192,50 +251,64 @@ impl Handler<LoadSnapshot> for RouterActor {
 
     fn handle(&mut self, msg: LoadSnapshot, ctx: &mut Context<Self>) -> Self::Result {
         let now = self.begin_message(ctx);
-        let table = &mut self.table;
         let built_at = built::at(msg.publisher, msg.sequence);
-        let mut snapshot = table.begin_snapshot(msg);
+        let mut snapshot = self.table.begin_snapshot(msg);
         if let Some(built_at) = built_at {
-            snapshot = snapshot.built_at(built_at.min(now));
+            snapshot = snapshot.built_at(built_at);
         }
-        if self.waiting.is_empty()
-            && let Some(ack) = table.continue_snapshot(&mut snapshot, WORKERS_A_TURN, now)
+        if self.work.is_empty()
+            && let Some(ack) = self
+                .table
+                .continue_snapshot(&mut snapshot, WORKERS_A_TURN, now)
         {
             return Response::reply(Ok(ack));
         }
         let (answer, ack) = oneshot::channel();
-        self.waiting.push_back(Waiting { snapshot, answer });
-        if self.waiting.len() == 1 {
-            ctx.address().do_send(TakeOverMore);
-        }
+        self.queue(ctx, Work::TakeOver(snapshot, answer));
         Response::fut(async { ack.await.map_err(|_| SnapshotRejected) })
     }
 }
 
-/// Follows a large snapshot through the mailbox, once for each piece of it.
-struct TakeOverMore;
+/// An answer that comes when the work for it is done. If the router dies before, whoever asked learns that.
+#[derive(Debug)]
+pub struct Later<T>(oneshot::Receiver<T>);
 
-impl Message for TakeOverMore {
+impl<M: Message> MessageResponse<RouterActor, M> for Later<M::Result> {
+    fn handle(mut self, _: &mut Context<RouterActor>, asked: Option<OneshotSender<M::Result>>) {
+        let Some(asked) = asked else {
+            return;
+        };
+        if let Ok(answer) = self.0.try_recv() {
+            let _ = asked.send(answer);
+            return;
+        }
+        actix_rt::spawn(async {
+            if let Ok(answer) = self.0.await {
+                let _ = asked.send(answer);
+            }
+        });
+    }
+}
+
+/// Follows work through the mailbox, once for each piece of it.
+struct GoOn;
+
+impl Message for GoOn {
     type Result = ();
 }
 
-impl Handler<TakeOverMore> for RouterActor {
+impl Handler<GoOn> for RouterActor {
     type Result = ();
 
-    fn handle(&mut self, _: TakeOverMore, ctx: &mut Context<Self>) {
+    fn handle(&mut self, _: GoOn, ctx: &mut Context<Self>) {
         let now = self.begin_message(ctx);
-        let Some(first) = self.waiting.front_mut() else {
-            return;
-        };
-        let table = &mut self.table;
-        if let Some(ack) = table.continue_snapshot(&mut first.snapshot, WORKERS_A_TURN, now)
-            && let Some(done) = self.waiting.pop_front()
+        if let Some(work) = self.work.pop_front()
+            && let Some(rest) = work.go_on(&mut self.table, now)
         {
-            // Nobody listens if the publisher stopped meanwhile.
-            let _ = done.answer.send(ack);
+            self.work.push_front(rest);
         }
-        if !self.waiting.is_empty() {
-            ctx.address().do_send(TakeOverMore);
+        if !self.work.is_empty() {
+            ctx.address().do_send(GoOn);
             self.turns.give_way(ctx);
         }
     }
@@ -285,25 +358,24 @@ impl Handler<Detach> for RouterActor {
 }
 
 impl Handler<GetLoads> for RouterActor {
-    type Result = MessageResult<GetLoads>;
+    type Result = Later<Loads>;
 
     fn handle(&mut self, _: GetLoads, ctx: &mut Context<Self>) -> Self::Result {
         let now = self.begin_message(ctx);
-        MessageResult(self.table.loads(now))
+        let (answer, loads) = oneshot::channel();
+        self.begin(ctx, now, Work::Collect(PartialLoads::default(), answer));
+        Later(loads)
     }
 }
 
 impl Handler<GetRouterStats> for RouterActor {
-    type Result = MessageResult<GetRouterStats>;
+    type Result = Later<RouterStats>;
 
     fn handle(&mut self, _: GetRouterStats, ctx: &mut Context<Self>) -> Self::Result {
         let now = self.begin_message(ctx);
-        self.table.expire(now);
-        MessageResult(RouterStats {
-            workers: self.table.len(),
-            outstanding: self.table.outstanding(),
-            table: self.table.counts(),
-        })
+        let (answer, stats) = oneshot::channel();
+        self.begin(ctx, now, Work::Count(answer));
+        Later(stats)
     }
 }
 
@@ -315,5 +387,5 @@ impl Handler<StopRouter> for RouterActor {
     }
 }
 
-/// Some 0.3 ms of work: a larger snapshot is taken over in pieces, and requests are placed in between.
+/// Some 0.3 ms of work: what is larger is done in pieces, and requests are placed in between.
 const WORKERS_A_TURN: usize = 1024;

@@ -74,8 +74,13 @@ impl LoadTable {
     ) -> Result<Placement, SelectError> {
         let reordered = request.reordered();
         let request = reordered.as_ref().unwrap_or(request);
-        self.expire(now);
-        let chosen = self.least_cost(request);
+        let mut expired = self.expire(now);
+        let mut chosen = self.least_cost(request);
+        while !expired && chosen == Err(SelectError::AllSaturated) {
+            // Among what is over may be what keeps it from a worker.
+            expired = self.expire(now);
+            chosen = self.least_cost(request);
+        }
         let index = chosen.inspect_err(|_| self.counts.not_selected += 1)?;
         let row = self.row(index).ok_or(SelectError::NoWorkers)?;
         let worker = row.worker;

@@ -212,12 +212,7 @@ impl LoadTable {
     }
 
     /// A publisher says that a worker left.
-    pub(super) fn handle_left(
-        &mut self,
-        publisher: PublisherId,
-        worker: WorkerRank,
-        now: Instant,
-    ) {
+    pub(super) fn handle_left(&mut self, publisher: PublisherId, worker: WorkerRank, now: Instant) {
         if let Some(index) = self.slots.get(&worker).copied() {
             self.let_go(index, |claim| claim.owner.id == publisher.id, now);
         }

@@ -1,8 +1,17 @@
 //! What a router tells of the workers it knows.
 
-use std::time::{Duration, Instant};
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use super::{pricing::Standing, table::LoadTable};
+use super::{
+    pricing::Standing,
+    slots::{Key, RowSlot},
+    table::LoadTable,
+};
 use crate::{
     metrics::{ForwardPassMetrics, WorkerRank},
     snapshot::PublisherId,
@@ -78,36 +87,121 @@ pub enum Freshness {
     Stale,
 }
 
+/// The loads of all workers, while they are collected.
+///
+/// The workers are sorted in runs of one piece each, which are merged then; sorting them all takes too long for one piece.
+#[derive(Debug, Default)]
+pub struct PartialLoads {
+    /// Rows whose workers stand in the runs,
+    looked: u32,
+    /// which is all of them.
+    merging: bool,
+    runs: Vec<std::vec::IntoIter<WorkerRank>>,
+    /// The next worker of each run.
+    heads: BinaryHeap<Reverse<(WorkerRank, usize)>>,
+    workers: Vec<RankLoad>,
+    walk: Option<Arc<()>>,
+}
+
+impl PartialLoads {
+    fn begin_run(&mut self, mut run: Vec<WorkerRank>) {
+        run.sort_unstable();
+        self.runs.push(run.into_iter());
+        self.advance(self.runs.len() - 1);
+    }
+
+    fn advance(&mut self, run: usize) {
+        if let Some(worker) = self.runs[run].next() {
+            self.heads.push(Reverse((worker, run)));
+        }
+    }
+
+    fn next(&mut self) -> Option<WorkerRank> {
+        let Reverse((worker, run)) = self.heads.pop()?;
+        self.advance(run);
+        Some(worker)
+    }
+}
+
 impl LoadTable {
     /// Every worker known.
     pub fn loads(&mut self, now: Instant) -> Loads {
-        self.expire(now);
-        let rows = self.rows.iter();
-        let mut workers: Vec<_> = rows
-            .map(|(index, row)| {
-                let booked = self.reservations.booked(index);
-                RankLoad {
-                    worker: row.worker,
-                    publisher: row.claim.owner,
-                    life: row.claim.life,
-                    metrics: row.claim.metrics.clone(),
-                    age: now.saturating_duration_since(row.claim.arrived_at),
-                    reported: row
-                        .claim
-                        .reported_at
-                        .map(|at| now.saturating_duration_since(at)),
-                    freshness: match &row.claim.metrics {
-                        None => Freshness::Unknown,
-                        Some(_) if row.stale.is_some() => Freshness::Stale,
-                        Some(_) => Freshness::Fresh,
-                    },
-                    saturated: self.pricing.standing(index) != Standing::Free,
-                    booked_blocks: booked.blocks(),
-                    booked_requests: booked.requests(),
-                }
-            })
-            .collect();
-        workers.sort_unstable_by_key(|load| load.worker);
-        Loads { workers }
+        let mut partial = PartialLoads::default();
+        loop {
+            if let Some(loads) = self.continue_loads(&mut partial, usize::MAX, now) {
+                return loads;
+            }
+        }
+    }
+
+    /// Collects loads, looking at up to `most` workers, each as it is at that moment. All of them, once they are collected:
+    /// every worker that was known all the while, and none that had left when it was looked at.
+    pub fn continue_loads(
+        &mut self,
+        partial: &mut PartialLoads,
+        most: usize,
+        now: Instant,
+    ) -> Option<Loads> {
+        if !self.expire(now) {
+            return None;
+        }
+        let looked = if partial.merging {
+            0
+        } else {
+            self.sort_run(partial, most)
+        };
+        if !partial.merging {
+            return None;
+        }
+        for _ in looked..most {
+            let Some(worker) = partial.next() else {
+                return Some(Loads {
+                    workers: std::mem::take(&mut partial.workers),
+                });
+            };
+            partial.workers.extend(self.load_of(worker, now));
+        }
+        None
+    }
+
+    /// Sorts the workers of up to `most` more rows; how many rows that were.
+    fn sort_run(&self, partial: &mut PartialLoads, most: usize) -> usize {
+        // Meanwhile no worker may move to a row that was looked at.
+        partial.walk.get_or_insert_with(|| self.walks.clone());
+        let begin = partial.looked;
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        let end = self.rows.slots().min(begin.saturating_add(most));
+        let rows = (begin..end).filter_map(|row| self.rows.get(RowSlot::new(row)));
+        let run = rows.map(|row| row.worker).collect();
+        partial.begin_run(run);
+        partial.looked = end;
+        if end == self.rows.slots() {
+            partial.merging = true;
+            partial.walk = None;
+        }
+        (end - begin) as usize
+    }
+
+    fn load_of(&self, worker: WorkerRank, now: Instant) -> Option<RankLoad> {
+        let index = *self.slots.get(&worker)?;
+        let row = self.rows.get(index)?;
+        let booked = self.reservations.booked(index);
+        let since = |at: Instant| now.saturating_duration_since(at);
+        Some(RankLoad {
+            worker,
+            publisher: row.claim.owner,
+            life: row.claim.life,
+            metrics: row.claim.metrics.clone(),
+            age: since(row.claim.arrived_at),
+            reported: row.claim.reported_at.map(since),
+            freshness: match &row.claim.metrics {
+                None => Freshness::Unknown,
+                Some(_) if row.stale.is_some() => Freshness::Stale,
+                Some(_) => Freshness::Fresh,
+            },
+            saturated: self.pricing.standing(index) != Standing::Free,
+            booked_blocks: booked.blocks(),
+            booked_requests: booked.requests(),
+        })
     }
 }

@@ -393,10 +393,7 @@ mod tests {
         };
         assert_eq!(reservations.release(foreign), None);
         assert_eq!(reservations.detach(foreign, at(9)), None);
-        assert_eq!(
-            reservations.settle_admitted(row(1), tickets[1].number),
-            1
-        );
+        assert_eq!(reservations.settle_admitted(row(1), tickets[1].number), 1);
         assert_eq!(booked(&reservations, 1).1, 1);
         assert_eq!(
             reservations.settle_reported(row(0), Duration::from_millis(3), at(3)),
@@ -415,9 +412,7 @@ mod tests {
     fn detached_in_any_order_they_stand_in_the_order_of_their_numbers() {
         let now = now();
         let mut reservations = Reservations::new(9);
-        let tickets: Vec<_> = (0..6)
-            .map(|n| reservations.book(row(0), n, now))
-            .collect();
+        let tickets: Vec<_> = (0..6).map(|n| reservations.book(row(0), n, now)).collect();
         for n in [3, 1, 5, 0, 2] {
             reservations.detach(tickets[n], now);
         }

@@ -80,9 +80,8 @@ impl Known {
         let gone = goodbyes.find(|gone| gone.incarnation == incarnation);
         let gone = gone.filter(|gone| sequence <= gone.sequence);
         let current = self.current.as_ref();
-        let later = current.filter(|current| {
-            (incarnation, sequence) <= (current.incarnation, current.sequence)
-        });
+        let later = current
+            .filter(|current| (incarnation, sequence) <= (current.incarnation, current.sequence));
         gone.map(|gone| gone.heard_at)
             .max(later.map(|later| later.heard_at))
     }
@@ -132,7 +131,11 @@ impl Publishers {
         if full {
             let verdict = self.begin(publisher, sequence, now);
             let takes_over = superseded_at.is_some() && verdict == Verdict::Next;
-            return if takes_over { Verdict::TakesOver } else { verdict };
+            return if takes_over {
+                Verdict::TakesOver
+            } else {
+                verdict
+            };
         }
         let current = known.current.as_mut();
         let Some(current) = current.filter(|current| current.incarnation == incarnation) else {
@@ -162,7 +165,9 @@ impl Publishers {
             self.speaking += 1;
         }
         let known = self.known.entry(id).or_default();
-        known.goodbyes.retain(|gone| gone.incarnation != incarnation);
+        known
+            .goodbyes
+            .retain(|gone| gone.incarnation != incarnation);
         known.challenger = None;
         known.contested = false;
         known.current = Some(Current {
@@ -417,6 +422,9 @@ mod tests {
         assert_eq!(heard.of(4, 1, 1, Full), Refused);
         heard.publishers.note_worker_gone(1);
         assert_eq!(heard.of(4, 1, 1, Full), Next);
-        assert_eq!((heard.publishers.speaking, heard.publishers.known.len()), (2, 2));
+        assert_eq!(
+            (heard.publishers.speaking, heard.publishers.known.len()),
+            (2, 2)
+        );
     }
 }

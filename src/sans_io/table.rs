@@ -1,10 +1,6 @@
 //! What a router knows of the workers: newest load, owner and life of each, and what it has placed on them itself.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
@@ -256,20 +252,21 @@ impl LoadTable {
         row.is_some()
     }
 
-    /// Ends reservations that have stood too long, a piece of them at most, and finds workers that have been silent for too
-    /// long, all of them.
-    pub(crate) fn expire(&mut self, now: Instant) {
+    /// Ends reservations that have stood too long, and finds workers that have been silent for too long: a piece of them at
+    /// most. Whether there are no more.
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let ttl = self.config.reservation_ttl();
         for _ in 0..EXPIRED_A_CHOICE {
-            let Some(row) = self.reservations.pop_expired(ttl, now) else {
-                break;
-            };
-            self.counts.expired += 1;
-            self.reprice(row);
+            if let Some(row) = self.reservations.pop_expired(ttl, now) {
+                self.counts.expired += 1;
+                self.reprice(row);
+            } else if let Some(index) = self.deadlines.pop(now) {
+                self.look_at(index, now);
+            } else {
+                return true;
+            }
         }
-        while let Some(index) = self.deadlines.pop(now) {
-            self.look_at(index, now);
-        }
+        false
     }
 
     /// The worker may have been silent for too long.
@@ -291,11 +288,7 @@ impl LoadTable {
         if row.stale.is_none() && overdue(row.silent_since()) {
             let full = self.pricing.standing(index) == Standing::Full;
             self.pricing.forget(index, row.known());
-            row.stale = Some(if full {
-                Stale::WasFull
-            } else {
-                Stale::Average
-            });
+            row.stale = Some(if full { Stale::WasFull } else { Stale::Average });
             self.counts.went_stale += 1;
         }
         self.reprice(index);
