@@ -61,7 +61,7 @@ pub struct RankLoad {
     pub life: u64,
     /// Its newest metrics; `None` before its first report.
     pub metrics: Option<ForwardPassMetrics>,
-    /// Time since its newest metrics arrived, or since it was first heard of.
+    /// Time since its newest metrics arrived, or since it was first heard of. Told again they are no younger.
     pub age: Duration,
     /// Time since it last reported, changed or not, as far as its publisher says; `None`: not in this life, or unknown.
     pub reported: Option<Duration>,

@@ -31,7 +31,7 @@ pub(super) struct Claim {
     pub(super) owner: PublisherId,
     pub(super) life: u64,
     pub(super) metrics: Option<ForwardPassMetrics>,
-    /// When these metrics arrived, or else the claim.
+    /// When these metrics arrived first, or else the claim.
     pub(super) arrived_at: Instant,
     /// When the worker last reported, as far as that is known.
     pub(super) reported_at: Option<Instant>,
@@ -128,7 +128,7 @@ impl Claim {
         self.named_in = said.named_in;
         self.reported_at = self.reported_at.max(said.reported_at);
         self.echoed = self.echoed.max(said.echoed);
-        if said.metrics.is_some() {
+        if said.metrics.is_some() && said.metrics != self.metrics {
             self.metrics = said.metrics;
             self.arrived_at = said.arrived_at;
         }

@@ -10,6 +10,8 @@ mod settings;
 mod start;
 mod starvation;
 mod timer;
+mod told;
+mod trust;
 mod values;
 mod warnings;
 mod workers;

@@ -14,13 +14,6 @@ fn metrics(active: u64) -> Option<ForwardPassMetrics> {
     Some(ForwardPassMetrics::new(active, 1_000, 0))
 }
 
-fn leaves(publisher: PublisherId, sequence: u64, workers: &[u64]) -> LoadSnapshot {
-    LoadSnapshot {
-        left: workers.iter().map(|worker| w(*worker)).collect(),
-        ..snapshot(publisher, sequence, after(sequence - 1), [])
-    }
-}
-
 #[test]
 fn a_full_snapshot_replaces_all_of_its_publishers_workers_and_no_others() {
     virtual_time(async {

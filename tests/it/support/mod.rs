@@ -79,7 +79,6 @@ pub fn windows(debounce: u64, max_delay: u64) -> Coalescing {
         .unwrap()
 }
 
-/// Load of a worker with 1,000 blocks of which `active` are in use.
 /// The same; that a worker still reports is not told.
 pub fn values_only(debounce: u64, max_delay: u64) -> Coalescing {
     unpaced()
@@ -90,6 +89,7 @@ pub fn values_only(debounce: u64, max_delay: u64) -> Coalescing {
         .unwrap()
 }
 
+/// Load of a worker with 1,000 blocks of which `active` are in use.
 pub fn load(active: u64) -> ForwardPassMetrics {
     ForwardPassMetrics::new(active, 1_000, 0)
 }

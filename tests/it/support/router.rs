@@ -10,6 +10,8 @@ use actix_kv_metrics::{
     actix::{Actor, Addr},
 };
 
+use super::w;
+
 /// First incarnation of the publisher most tests have.
 pub const P: PublisherId = PublisherId {
     id: 1,
@@ -75,6 +77,14 @@ pub fn snapshot(
         kind,
         left: Vec::new(),
         workers: workers.into_iter().collect(),
+    }
+}
+
+/// The next change of a publisher, in which these workers leave.
+pub fn leaves(publisher: PublisherId, sequence: u64, workers: &[u64]) -> LoadSnapshot {
+    LoadSnapshot {
+        left: workers.iter().map(|worker| w(*worker)).collect(),
+        ..snapshot(publisher, sequence, after(sequence - 1), [])
     }
 }
 

@@ -50,6 +50,7 @@ fn table(now: Instant) -> LoadTable {
 
 fn place(table: &mut LoadTable, now: Instant) -> (usize, Ticket) {
     let placement = table.select(&SelectWorker::blocks(32), now).unwrap();
+    table.detach(placement.ticket, now);
     (placement.worker.worker().0 as usize, placement.ticket)
 }
 

@@ -58,7 +58,6 @@ pub(crate) fn base(
             weights,
             policy: Policy::LeastCost,
             booked_until: None,
-            settle: config.settle(),
         },
         truth: weights,
         routers: options.routers as usize,
@@ -278,18 +277,13 @@ fn exact(scenario: &mut Scenario) {
 fn book_until_admitted(scenario: &mut Scenario) {
     scenario.echo = Echo::Admitted;
     scenario.router.booked_until = None;
-    scenario.router.settle = SETTLE;
 }
 
-/// Engines echo nothing, and no report ends a booking.
+/// Engines echo nothing.
 fn book_until(scenario: &mut Scenario, stage: Stage) {
     scenario.echo = Echo::Nothing;
     scenario.router.booked_until = Some(stage);
-    scenario.router.settle = Duration::MAX;
 }
-
-/// The crate's default.
-const SETTLE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {

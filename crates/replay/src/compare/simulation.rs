@@ -383,11 +383,16 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn deliver(&mut self, post: usize, snapshot: LoadSnapshot) {
+    fn deliver(&mut self, post: usize, mut snapshot: LoadSnapshot) {
         if post == 0 {
             self.measures.handle_delivered(self.now, &snapshot);
         }
         let (now, latency) = (self.instant(), self.latency);
+        for load in &mut snapshot.workers {
+            // As a bridge does.
+            load.age += latency;
+            load.reported = load.reported.map(|reported| reported + latency);
+        }
         let Post { feed, router } = &mut self.posts[post];
         let sequence = snapshot.sequence;
         let ack = router.handle_snapshot(snapshot, now);

@@ -24,7 +24,6 @@ impl Informed {
             .overlap_weight(plan.weights.overlap)
             .booked_weight(plan.weights.booked)
             .waiting_weight(plan.weights.waiting)
-            .settle(plan.settle)
             .build()?;
         Ok(Self {
             plan,
@@ -96,6 +95,9 @@ impl Router for Informed {
         }
         let select = select.among(self.candidates(ask, now));
         let Placement { worker, ticket, .. } = self.table.select(&select, now).ok()?;
+        if self.plan.booked_until.is_none() {
+            self.table.detach(ticket, now);
+        }
         self.handle_stage(ticket, Stage::Sent);
         Some((worker.worker().0 as usize, ticket))
     }

@@ -4,10 +4,7 @@ mod blind;
 mod exact;
 mod informed;
 
-use std::{
-    fmt,
-    time::{Duration, Instant},
-};
+use std::{fmt, time::Instant};
 
 use actix_kv_metrics::{ConfigError, LoadSnapshot, SnapshotAck, Ticket};
 
@@ -66,10 +63,9 @@ pub(crate) struct RouterPlan {
     pub(crate) chooser: Chooser,
     pub(crate) weights: Weights,
     pub(crate) policy: Policy,
-    /// Requests in whose favour a booking is given up. `None`: when the worker has admitted it, or when a report that
-    /// comes `settle` later or more has shown it.
+    /// How far a request has come when its reservation, held until then, is released. `None`: it is left to the worker's
+    /// reports from the beginning.
     pub(crate) booked_until: Option<Stage>,
-    pub(crate) settle: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
