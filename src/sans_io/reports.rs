@@ -317,11 +317,14 @@ impl Reports {
         let Some(row) = self.rows.get_mut(slot) else {
             return Reported::Late;
         };
-        let reported = row.change(slot, Some(metrics), Some(now), |known| {
-            admitted.is_some_and(|ticket| known.merge(ticket))
-        });
-        self.forgotten_tickets += row.admitted.take_forgotten();
-        reported
+        let forgotten = &mut self.forgotten_tickets;
+        row.change(slot, Some(metrics), Some(now), |known| {
+            admitted.is_some_and(|ticket| {
+                let news = known.merge(ticket);
+                *forgotten += known.take_forgotten();
+                news
+            })
+        })
     }
 
     /// A worker is known and has not reported yet. `None` if it is known already.
@@ -385,18 +388,18 @@ impl Reports {
     /// A reporter says that something waits.
     pub(crate) fn handle_waiting(&mut self, reporter: &Arc<SharedReport>) -> Reported {
         let waiting = reporter.waiting.take();
-        let Some((slot, row)) = self.row_of(reporter) else {
+        let forgotten = &mut self.forgotten_tickets;
+        let Some((slot, row)) = row_of(&mut self.rows, reporter) else {
             return Reported::Late;
         };
         let Some(waiting) = waiting else {
             return Reported::Known;
         };
-        let reported = row.change(slot, waiting.metrics, waiting.reported_at, |known| {
-            known.merge_all(&waiting.admitted)
-        });
-        let forgotten = row.admitted.take_forgotten();
-        self.forgotten_tickets += forgotten;
-        reported
+        row.change(slot, waiting.metrics, waiting.reported_at, |known| {
+            let news = known.merge_all(&waiting.admitted);
+            *forgotten += known.take_forgotten();
+            news
+        })
     }
 
     /// A reporter is gone: ends its own life only.
@@ -404,7 +407,7 @@ impl Reports {
         &mut self,
         reporter: &Arc<SharedReport>,
     ) -> Option<WorkerSlot> {
-        self.row_of(reporter)?;
+        row_of(&mut self.rows, reporter)?;
         self.handle_left(reporter.worker)
     }
 
@@ -416,13 +419,6 @@ impl Reports {
             .filter_map(|(_, row)| row.reporter.as_ref());
         let waits = |reporter: &&Arc<SharedReport>| reporter.waiting.close(Closed::ShuttingDown);
         reporters.filter(waits).cloned().collect()
-    }
-
-    fn row_of(&mut self, reporter: &Arc<SharedReport>) -> Option<(WorkerSlot, &mut Report)> {
-        let slot = WorkerSlot::new(reporter.slot.load(Relaxed));
-        let row = self.rows.get_mut(slot)?;
-        let present = row.reporter.as_ref()?;
-        Arc::ptr_eq(present, reporter).then_some((slot, row))
     }
 
     fn begin(
@@ -446,6 +442,17 @@ impl Reports {
         self.slots.insert(worker, slot);
         slot
     }
+}
+
+/// The row of the worker, if the reporter is its present one.
+fn row_of<'a>(
+    rows: &'a mut Slab<WorkerSlot, Report>,
+    reporter: &Arc<SharedReport>,
+) -> Option<(WorkerSlot, &'a mut Report)> {
+    let slot = WorkerSlot::new(reporter.slot.load(Relaxed));
+    let row = rows.get_mut(slot)?;
+    let present = row.reporter.as_ref()?;
+    Arc::ptr_eq(present, reporter).then_some((slot, row))
 }
 
 /// Routers whose tickets a worker echoes at once. More than a fleet has; it bounds what hostile tickets can pile up, to 1 KiB

@@ -33,12 +33,26 @@ impl SelectWorker {
         let worker = worker.into();
         match self.overlaps.last_mut() {
             Some((last, known)) if *last == worker => *known = blocks.max(*known),
-            last => {
-                self.disordered |= last.is_some_and(|(last, _)| *last > worker);
-                self.overlaps.push((worker, blocks));
-            }
+            Some((last, _)) if *last > worker => self.insert(worker, blocks),
+            _ => self.overlaps.push((worker, blocks)),
         }
         self
+    }
+
+    /// A few are kept in order; many are sorted once, when all are there.
+    fn insert(&mut self, worker: WorkerRank, blocks: u32) {
+        self.disordered |= self.overlaps.len() > FEW;
+        if self.disordered {
+            self.overlaps.push((worker, blocks));
+            return;
+        }
+        match self.overlaps.binary_search_by_key(&worker, |(of, _)| *of) {
+            Ok(place) => {
+                let known = &mut self.overlaps[place].1;
+                *known = blocks.max(*known);
+            }
+            Err(place) => self.overlaps.insert(place, (worker, blocks)),
+        }
     }
 
     /// The same, with its overlaps in order.
@@ -196,3 +210,6 @@ pub enum SelectError {
     #[error("the system is shutting down")]
     ShuttingDown,
 }
+
+/// Overlaps among which one is put in its place at once: moving so few costs less than sorting them later.
+const FEW: usize = 32;

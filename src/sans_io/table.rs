@@ -306,6 +306,9 @@ impl LoadTable {
 
     /// Ends the reservations that what is known of the worker has seen, and tells the others what it may have seen.
     pub(super) fn settle(&mut self, index: RowSlot) {
+        if self.reservations.booked(index).requests() == 0 {
+            return;
+        }
         let Some(row) = self.rows.get(index) else {
             return;
         };

@@ -6,9 +6,11 @@ use crate::support::router::*;
 use crate::support::unpaced;
 use crate::support::{ms, settle, sleep, virtual_time, w};
 use actix_kv_metrics::{
-    AttachRouter, ForwardPassMetrics, Freshness, LoadSnapshot, MetricsChanged, MetricsReporter,
-    PublisherActor, PublisherConfig, SelectWorker, SnapshotAck, Ticket, WorkerLoad, WorkerRank,
-    actix::{Actor, Addr},
+    AttachRouter, Candidates, ForwardPassMetrics, Freshness, LoadSnapshot, MetricsChanged,
+    MetricsReporter, PublisherActor, PublisherConfig, RouterConfig, SelectWorker, SnapshotAck,
+    Ticket, WorkerLoad, WorkerRank,
+    actix::{Actor, Addr, clock},
+    sans_io::LoadTable,
 };
 
 fn admits(load: WorkerLoad, tickets: &[Ticket]) -> WorkerLoad {
@@ -617,5 +619,34 @@ fn reservations_end_in_any_order_and_add_up() {
         }
         expect_conserved(&router).await;
         assert!(router.0.connected());
+    });
+}
+
+/// What many have left over at once is dealt with in pieces, a piece with each choice; whoever asks for figures gets the true
+/// ones, and no worker is called full because of what is over.
+#[test]
+fn g14_many_reservations_that_are_over_end_in_pieces() {
+    virtual_time(async {
+        let saturated = RouterConfig::builder().saturation(0.5).seed(3);
+        let mut table = LoadTable::new(saturated.build().unwrap());
+        let now = clock::Instant::now().into_std();
+        table.handle_snapshot(snapshot(P, 1, FULL, [reports(1, 0), reports(2, 499)]), now);
+        let any = SelectWorker::blocks(0);
+        let first = SelectWorker::blocks(500).among(Candidates::Rank(w(1)));
+        for _ in 0..10_000 {
+            let ticket = table.select(&any, now).unwrap().ticket;
+            table.detach(ticket, now);
+        }
+        let last = table.select(&first, now).unwrap().ticket;
+        table.detach(last, now);
+        let later = now + ms(30_000);
+        let next = table.select(&any, later).unwrap().ticket;
+        assert_eq!(table.counts().expired, 1_024);
+        assert!(table.release(next));
+        // There is room once the last of them is over.
+        let second = SelectWorker::blocks(2).among(Candidates::Rank(w(1)));
+        assert!(table.select(&second, later).is_ok());
+        assert_eq!(table.counts().expired, 10_001);
+        assert_eq!((table.outstanding(), table.counts().went_stale), (1, 0));
     });
 }

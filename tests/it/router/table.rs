@@ -1,13 +1,13 @@
 //! The router's table through its actor: ownership, lives, incarnations, sequences, and what bad input does to it.
 
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, future::Future, pin::Pin, rc::Rc};
 
 use crate::support::router::*;
 use crate::support::{ms, sleep, virtual_time, w};
 use actix_kv_metrics::{
-    ForwardPassMetrics, Freshness, LoadSnapshot, PublisherId, RouterActor, RouterConfig,
-    SelectError, SelectWorker, SnapshotAck, SpecDecodeStats,
-    actix::{ActorContext, Context, Handler, Message, Supervisor},
+    ForwardPassMetrics, Freshness, GetLoads, GetRouterStats, LoadSnapshot, Loads, PublisherId,
+    RouterActor, RouterConfig, SelectError, SelectWorker, SnapshotAck, SpecDecodeStats,
+    actix::{ActorContext, Context, Handler, Message, Supervisor, spawn},
 };
 
 fn metrics(active: u64) -> Option<ForwardPassMetrics> {
@@ -369,12 +369,16 @@ fn age_counts_from_the_arrival_of_the_newest_metrics() {
         late.age = ms(5_000);
         router.full(1, [late, announced(2)]).await;
         sleep(ms(30)).await;
-        router.delta(2, [reports(1, 10), announced(2)]).await;
+        router.delta(2, [reports(1, 11), announced(2)]).await;
         sleep(ms(5)).await;
+        // Told again it is no younger, though its worker has reported.
+        router.delta(3, [reports(1, 11), announced(2)]).await;
+        sleep(ms(1)).await;
         let loads = router.loads().await;
-        let ages: Vec<_> = loads.workers().iter().map(|load| load.age).collect();
-        assert_eq!(ages, [ms(5), ms(35)]);
-        router.delta(3, [of_life(1, 2, None)]).await;
+        let ages = loads.workers().iter().map(|load| (load.age, load.reported));
+        let ages: Vec<_> = ages.collect();
+        assert_eq!(ages, [(ms(6), Some(ms(1))), (ms(36), None)]);
+        router.delta(4, [of_life(1, 2, None)]).await;
         sleep(ms(2)).await;
         assert_eq!(router.loads().await.get(1).unwrap().age, ms(2));
         assert!(router.0.connected());
@@ -580,4 +584,70 @@ fn g14_workers_that_are_gone_are_removed_no_more_at_a_time_than_asked_for() {
         assert_eq!(has.last(), Some(&40));
         assert!((33..=35).contains(&has.len()), "{has:?}");
     }
+}
+
+/// In pieces, so that nobody waits for all of it; together with changes between the pieces it is every worker that stayed.
+#[test]
+fn g14_the_loads_of_many_workers_are_collected_in_pieces_and_requests_are_placed_in_between() {
+    virtual_time(async {
+        let router = Router::new();
+        let mut order: Vec<_> = (0..20_000).collect();
+        fastrand::Rng::with_seed(5).shuffle(&mut order);
+        let workers = order.iter().map(|id| reports(*id, *id + 1));
+        router.full(1, workers).await;
+        let loads = router.0.send(GetLoads);
+        let stats = router.0.send(GetRouterStats);
+        let placed = router.0.send(SelectWorker::blocks(1));
+        let left = router.0.send(leaves(P, 2, &[17]));
+        let answered = Rc::new(RefCell::new(Vec::new()));
+        let note = |what: &'static str, answer: Pin<Box<dyn Future<Output = ()>>>| {
+            let answered = answered.clone();
+            spawn(async move {
+                answer.await;
+                answered.borrow_mut().push(what);
+            })
+        };
+        let collected = Rc::new(RefCell::new(Loads::default()));
+        let filled = collected.clone();
+        let waiting = [
+            note(
+                "loads",
+                Box::pin(async move { *filled.borrow_mut() = loads.await.unwrap() }),
+            ),
+            note(
+                "stats",
+                Box::pin(async { assert_eq!(stats.await.unwrap().workers, 20_000) }),
+            ),
+            note(
+                "placed",
+                Box::pin(async { assert_eq!(placed.await.unwrap().unwrap().worker(), w(0)) }),
+            ),
+            note(
+                "left",
+                Box::pin(async { assert_eq!(left.await.unwrap(), Ok(SnapshotAck::Applied)) }),
+            ),
+        ];
+        for task in waiting {
+            task.await.unwrap();
+        }
+        assert_eq!(answered.take(), ["placed", "loads", "stats", "left"]);
+        let loads = collected.take();
+        let found: Vec<_> = loads.workers().iter().map(|load| load.worker).collect();
+        assert_eq!(found, (0..20_000).map(w).collect::<Vec<_>>());
+        assert_eq!(router.loads().await.len(), 19_999);
+        assert!(router.0.connected());
+    });
+}
+
+/// Whoever asks while the router dies learns that, and is not told that there are no workers.
+#[test]
+fn g16_loads_that_are_not_collected_any_more_are_no_empty_answer() {
+    virtual_time(async {
+        let router = Router::new();
+        router.full(1, (0..20_000).map(|id| reports(id, id))).await;
+        let loads = router.0.send(GetLoads);
+        router.0.do_send(crate::support::publishers::StopIt);
+        assert!(loads.await.is_err());
+        assert!(!router.0.connected());
+    });
 }
