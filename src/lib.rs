@@ -32,7 +32,14 @@
 //! - **One timer.** Each publisher has at most one one-shot `run_later` handle, for the earliest of all deadlines,
 //!   cancelled and rescheduled as that changes. There is no interval.
 //! - **Choice.** [`SelectWorker`] chooses the worker of least [`Cost`] and books the request on it in one step, so that
-//!   requests between two snapshots do not pile up on one worker. The [`Selection`] is a guard of that reservation.
+//!   requests between two snapshots do not pile up on one worker. The [`Selection`] is a guard of that reservation: hold
+//!   it until the first token, or leave it to the worker's reports with [`Selection::into_ticket`].
+//! - **Time.** What a router infers (seen, stale, full) goes by when a worker *reported*, changed or not, never by when a
+//!   snapshot arrived. That a worker still reports the same is told within `minor_delay`; who does not report costs
+//!   nothing.
+//! - **Trust.** Of two publishers that speak of one worker the one under which it began last is believed, and the other
+//!   as soon as that one lets go, or is silent for `stale_after`. So is a lower incarnation or sequence of one publisher:
+//!   no single message shuts anybody out for longer.
 //! - **Ending.** [`KvMetrics::shutdown`] takes in what was reported before it and says what did not arrive.
 //!
 //! # What is not promised
