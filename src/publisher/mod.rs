@@ -260,6 +260,7 @@ impl PublisherActor {
         self.timer.is_armed() || self.attached.iter().any(|attached| attached.ack.is_some())
     }
 
+    #[inline]
     fn handle_reported(&mut self, ctx: &mut Context<Self>, now: Instant, reported: Reported) {
         self.counts.received += 1;
         let mut look = self.overdue_at.is_some_and(|at| at <= now);

@@ -49,6 +49,7 @@ impl LoadTable {
     }
 
     /// What the load says, in the table's terms.
+    #[inline]
     fn claim(
         &mut self,
         taking: &PartialSnapshot,
@@ -107,6 +108,7 @@ impl LoadTable {
     }
 
     /// Its owner says more of it, or that it lives anew.
+    #[inline]
     fn renew(&mut self, index: RowSlot, said: Claim, now: Instant) {
         let Some(row) = self.rows.get_mut(index) else {
             return;

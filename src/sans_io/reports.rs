@@ -59,6 +59,7 @@ impl Report {
     }
 
     /// Takes newer metrics and tickets over, if there are any. `reported_at`: when the metrics were reported.
+    #[inline]
     fn change(
         &mut self,
         slot: WorkerSlot,
@@ -303,6 +304,7 @@ impl Reports {
     }
 
     /// A plain report: joins the worker's present life, or begins one.
+    #[inline]
     pub fn handle_report(
         &mut self,
         worker: WorkerRank,
