@@ -19,7 +19,7 @@ use crate::{
     },
     snapshot::{PublisherId, Ticket},
     stamp,
-    timer::{DeadlineTimer, TICK},
+    timer::{DeadlineTimer, TICK, one_tick_after},
     turns::Turns,
 };
 
@@ -235,7 +235,7 @@ impl PublisherActor {
             .chain(deadlines)
             .min();
         let silent = self.attached.iter().filter_map(|a| a.link.unanswered_at());
-        let overdue = wanted.map(|wanted| wanted + TICK);
+        let overdue = wanted.and_then(one_tick_after);
         self.overdue_at = silent.chain(overdue).min();
         self.timer.reconcile(ctx, now, wanted, Self::handle_timer);
         if !self.ack_poller && self.has_to_wait() {

@@ -1,6 +1,7 @@
 //! Failures that users of similar systems reported; `tests/CASES.md` lists them by number.
 
 mod costs;
+mod end_of_time;
 mod ends;
 mod limits;
 mod load;
