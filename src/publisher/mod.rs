@@ -165,12 +165,13 @@ impl PublisherActor {
         self.attached.iter().map(|attached| &attached.link)
     }
 
-    /// Begins the handling of a message: counts it towards this turn and reads the clock, once a turn. A turn is some
-    /// 40 µs long at most, which is nothing to a timer that ticks in milliseconds; read for each message, the clock would
-    /// take a third of its time.
+    /// Begins the handling of a message: counts it towards this turn and reads the clock, once in several messages. They take
+    /// some µs, which is nothing to a timer that ticks in milliseconds; read for each message, the clock would take a third
+    /// of its time.
     fn begin_message(&mut self, ctx: &mut Context<Self>) -> Instant {
-        let over = self.turns.handle_message(ctx);
-        let time = self.time.unwrap_or_else(now);
+        let known = self.time.filter(|_| !self.turns.is_time_to_look());
+        let time = known.unwrap_or_else(now);
+        let over = self.turns.handle_message(ctx, time);
         self.time = (self.ack_poller && !over).then_some(time);
         time
     }

@@ -11,6 +11,7 @@ mod settings;
 mod start;
 mod starvation;
 mod timer;
+mod turns;
 mod values;
 mod warnings;
 mod workers;
