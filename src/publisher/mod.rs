@@ -28,11 +28,13 @@ pub(crate) mod flush;
 pub(crate) mod reporter;
 pub(crate) mod routers;
 pub(crate) mod stats;
+mod waiters;
 
 use self::{
-    flush::{FlushReport, Waiter},
+    flush::FlushReport,
     routers::{Ack, Attached, delivery},
     stats::PublisherStats,
+    waiters::Waiters,
 };
 
 /// A worker's load, by plain message. For reports every few milliseconds prefer a
@@ -124,9 +126,9 @@ pub struct PublisherActor {
     phase: Phase,
     /// Where a shutdown leaves its report.
     ended: Arc<OnceLock<FlushReport>>,
-    waiters: Vec<Waiter>,
+    waiters: Waiters,
     /// Those that wait for the end of a shutdown.
-    closing: Vec<Waiter>,
+    closing: Waiters,
     counts: PublisherStats,
 }
 
@@ -148,8 +150,8 @@ impl PublisherActor {
             time: None,
             phase: Phase::Open,
             ended: Arc::default(),
-            waiters: Vec::new(),
-            closing: Vec::new(),
+            waiters: Waiters::default(),
+            closing: Waiters::default(),
             counts: PublisherStats::default(),
         }
     }
@@ -227,13 +229,12 @@ impl PublisherActor {
         if !(self.waiters.is_empty() && self.closing.is_empty()) {
             self.answer_waiters(ctx, now);
         }
-        let waiters = self.waiters.iter().chain(&self.closing);
-        let deadlines = waiters.filter_map(Waiter::deadline);
+        let deadlines = [self.waiters.deadline(), self.closing.deadline()];
         let wanted = self
             .attached
             .iter()
             .filter_map(|attached| attached.link.poll_timeout())
-            .chain(deadlines)
+            .chain(deadlines.into_iter().flatten())
             .min();
         let silent = self.attached.iter().filter_map(|a| a.link.unanswered_at());
         let overdue = wanted.and_then(one_tick_after);
