@@ -231,8 +231,9 @@ impl RouterActor {
     }
 
     fn begin_message(&mut self, ctx: &mut Context<Self>) -> Instant {
-        self.turns.handle_message(ctx);
-        actix::clock::Instant::now().into_std()
+        let now = actix::clock::Instant::now().into_std();
+        self.turns.handle_message(ctx, now);
+        now
     }
 }
 

@@ -22,6 +22,7 @@ use crate::{
         link::LinkId,
         selection::{SelectError, SelectWorker},
     },
+    timer::LONGEST_WAIT,
 };
 
 /// Settings of [`KvMetrics`].
@@ -292,7 +293,9 @@ fn is_actix_context() -> bool {
 /// What comes within `longest`; outside a tokio runtime, which has the clock, whatever comes.
 async fn heard_within<F: Future>(longest: Duration, answer: F) -> Option<F::Output> {
     if tokio::runtime::Handle::try_current().is_ok() {
-        actix::clock::timeout(longest, answer).await.ok()
+        actix::clock::timeout(longest.min(LONGEST_WAIT), answer)
+            .await
+            .ok()
     } else {
         Some(answer.await)
     }

@@ -37,7 +37,8 @@ pub struct TimerCounts {
 }
 
 impl DeadlineTimer {
-    /// Makes the armed handle fit `wanted`. `fire` is called with the generation.
+    /// Makes the armed handle fit `wanted`. `fire` is called with the generation. A deadline that a tick later would not be
+    /// a time any more is none.
     pub(crate) fn reconcile<A>(
         &mut self,
         ctx: &mut Context<A>,
@@ -47,12 +48,16 @@ impl DeadlineTimer {
     ) where
         A: Actor<Context = Context<A>>,
     {
-        match (self.armed, wanted) {
+        match (
+            self.armed,
+            wanted.filter(|at| one_tick_after(*at).is_some()),
+        ) {
             (None, None) => {}
             (Some(_), None) => self.cancel(ctx),
             (None, Some(deadline)) => self.arm(ctx, now, deadline, fire),
             (Some(armed), Some(deadline)) => {
-                let later = deadline >= armed.deadline + TICK && armed.deadline > now;
+                let later = one_tick_after(armed.deadline).is_some_and(|at| deadline >= at)
+                    && armed.deadline > now;
                 if deadline < armed.deadline || later {
                     self.cancel(ctx);
                     self.arm(ctx, now, deadline, fire);
@@ -99,7 +104,7 @@ impl DeadlineTimer {
         self.generation += 1;
         self.counts.arms += 1;
         let generation = self.generation;
-        let delay = deadline.saturating_duration_since(now);
+        let delay = deadline.saturating_duration_since(now).min(LONGEST_WAIT);
         let handle = ctx.run_later(delay, move |actor, ctx| fire(actor, ctx, generation));
         self.armed = Some(Armed { handle, deadline });
     }
@@ -115,5 +120,12 @@ impl DeadlineTimer {
     }
 }
 
+/// When a deadline is overdue; `None`: never, since time ends before.
+pub(crate) fn one_tick_after(deadline: Instant) -> Option<Instant> {
+    deadline.checked_add(TICK)
+}
+
 /// Resolution of tokio's timers: a deadline that moves by less is not worth a new handle.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
+/// tokio rounds a deadline up to its next tick, which panics at the end of time. It waits so long where it notices.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(30 * 365 * 24 * 3600);

@@ -8,15 +8,11 @@ use std::{
 use actix::{ActorContext, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture};
 use tokio::sync::oneshot;
 
-use super::{Phase, PublisherActor, closing, routers::Attached};
-use crate::{
-    metrics::WorkerRank,
-    sans_io::{
-        link::{Link, LinkId},
-        reports::Reports,
-    },
-    snapshot::LoadSnapshot,
+use super::{
+    Phase, PublisherActor, closing,
+    waiters::{Goal, Waiter},
 };
+use crate::{metrics::WorkerRank, sans_io::link::LinkId, snapshot::LoadSnapshot};
 
 /// Publishes every open window now. Answers when all that is newest at this moment was acknowledged by every router,
 /// failed once, or its router is gone, and after `within` at the latest. With nothing open it sends nothing.
@@ -49,7 +45,7 @@ impl Message for Shutdown {
 /// What did not arrive.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FlushReport {
-    undelivered: Vec<Undelivered>,
+    pub(super) undelivered: Vec<Undelivered>,
 }
 
 impl FlushReport {
@@ -97,99 +93,6 @@ pub struct Undelivered {
     pub link: Option<LinkId>,
     /// Workers whose newest load, or whose departure, it may lack.
     pub workers: Vec<WorkerRank>,
-}
-
-/// Somebody waits for a report.
-#[derive(Debug)]
-pub(super) struct Waiter {
-    deadline: Option<Instant>,
-    goals: Vec<Goal>,
-    undelivered: Vec<Undelivered>,
-    /// Taken when it is answered.
-    answer: Option<oneshot::Sender<FlushReport>>,
-}
-
-/// What is to happen on a link before the waiter is answered.
-#[derive(Debug)]
-struct Goal {
-    link: LinkId,
-    arrived: u64,
-    /// Another failure than these is the answer, too; `None`: it is tried until the deadline.
-    failed: Option<u64>,
-}
-
-impl Goal {
-    /// All that is newest on the link now; `patient`: however often it fails.
-    fn everything(link: &Link, patient: bool) -> Self {
-        Self {
-            link: link.id(),
-            arrived: link.goal(),
-            failed: (!patient).then(|| link.failed()),
-        }
-    }
-}
-
-impl Waiter {
-    fn new(
-        deadline: Option<Instant>,
-        goals: Vec<Goal>,
-        answer: oneshot::Sender<FlushReport>,
-    ) -> Self {
-        Self {
-            deadline,
-            goals,
-            undelivered: Vec::new(),
-            answer: Some(answer),
-        }
-    }
-
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deadline
-    }
-
-    /// Whether the waiter can be answered. `over`: there is nothing more to wait for.
-    fn is_done(
-        &mut self,
-        attached: &[Attached],
-        reports: &Reports,
-        now: Instant,
-        over: bool,
-    ) -> bool {
-        let over = over || self.deadline.is_some_and(|deadline| deadline <= now);
-        let undelivered = &mut self.undelivered;
-        self.goals.retain(|goal| {
-            let link = attached.iter().find(|a| a.link.id() == goal.link);
-            let Some(link) = link.map(|attached| &attached.link) else {
-                return false;
-            };
-            if !link.is_lost() && (link.arrived() >= goal.arrived || link.is_settled()) {
-                return false;
-            }
-            let failed = goal.failed.is_some_and(|before| link.failed() > before);
-            if !(over || failed || link.is_lost()) {
-                return true;
-            }
-            undelivered.push(Undelivered {
-                link: Some(link.id()),
-                workers: link.coalescer().undelivered(reports),
-            });
-            false
-        });
-        self.goals.is_empty()
-    }
-
-    fn report(&self) -> FlushReport {
-        FlushReport {
-            undelivered: self.undelivered.clone(),
-        }
-    }
-
-    fn answer(&mut self, report: FlushReport) {
-        if let Some(answer) = self.answer.take() {
-            // Whoever asked may have gone.
-            let _ = answer.send(report);
-        }
-    }
 }
 
 /// Asks whether a router has been told which workers there are. Answers when it acknowledged the workers announced before
@@ -281,18 +184,9 @@ impl Handler<AwaitAnnounced> for PublisherActor {
         let link = told.map(|attached| &attached.link);
         if let Some(link) = link.filter(|link| link.is_announcing()) {
             let deadline = now.checked_add(msg.within);
-            // Everybody may ask at once, before the first worker is known: one timer, and one look, is enough for them.
-            let last = self.waiters.last().and_then(Waiter::deadline);
-            let is_timed = last.is_some() && last <= deadline;
-            let goal = Goal {
-                link: link.id(),
-                arrived: link.announced(),
-                failed: Some(link.failed()),
-            };
-            self.waiters.push(Waiter::new(deadline, vec![goal], answer));
-            if !is_timed {
-                self.drive(ctx, now);
-            }
+            let goals = vec![Goal::announced(link)];
+            self.waiters.push(Waiter::new(deadline, goals, answer));
+            self.drive(ctx, now);
         } else {
             drop(answer);
         }
@@ -348,24 +242,24 @@ impl PublisherActor {
     /// Answers the waiters whose links are done or whose time is up. A shutdown that is done ends everything else.
     pub(super) fn answer_waiters(&mut self, ctx: &mut Context<Self>, now: Instant) {
         let (attached, reports) = (&self.attached, &self.reports);
-        let is_done = |waiter: &mut Waiter| waiter.is_done(attached, reports, now, false);
-        let done = self.closing.iter_mut().position(is_done);
-        if let Some(report) = done.map(|place| self.closing[place].report()) {
-            for mut waiter in self.closing.drain(..) {
-                waiter.answer(report.clone());
+        let closing = self.closing.take_done(attached, reports, now);
+        if let Some(first) = closing.first() {
+            let report = first.report();
+            let others = self.closing.take_all(attached, reports, now);
+            for waiter in closing.into_iter().chain(others) {
+                waiter.answer_with(report.clone());
             }
             tracing::info!(undelivered = %report, "the publisher is shut down");
             let _ = self.ended.set(report.clone());
             self.phase = Phase::Shut(report);
             ctx.address().do_send(Stop);
         }
-        let shut = matches!(self.phase, Phase::Shut(_));
-        self.waiters.retain_mut(|waiter| {
-            let done = waiter.is_done(attached, reports, now, shut);
-            if done {
-                waiter.answer(waiter.report());
-            }
-            !done
-        });
+        let done = match self.phase {
+            Phase::Shut(_) => self.waiters.take_all(attached, reports, now),
+            Phase::Open | Phase::Closing => self.waiters.take_done(attached, reports, now),
+        };
+        for waiter in done {
+            waiter.answer();
+        }
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     },
     snapshot::{PublisherId, Ticket},
     stamp,
-    timer::{DeadlineTimer, TICK},
+    timer::{DeadlineTimer, TICK, one_tick_after},
     turns::Turns,
 };
 
@@ -28,11 +28,13 @@ pub(crate) mod flush;
 pub(crate) mod reporter;
 pub(crate) mod routers;
 pub(crate) mod stats;
+mod waiters;
 
 use self::{
-    flush::{FlushReport, Waiter},
+    flush::FlushReport,
     routers::{Ack, Attached, delivery},
     stats::PublisherStats,
+    waiters::Waiters,
 };
 
 /// A worker's load, by plain message. For reports every few milliseconds prefer a
@@ -124,9 +126,9 @@ pub struct PublisherActor {
     phase: Phase,
     /// Where a shutdown leaves its report.
     ended: Arc<OnceLock<FlushReport>>,
-    waiters: Vec<Waiter>,
+    waiters: Waiters,
     /// Those that wait for the end of a shutdown.
-    closing: Vec<Waiter>,
+    closing: Waiters,
     counts: PublisherStats,
 }
 
@@ -148,8 +150,8 @@ impl PublisherActor {
             time: None,
             phase: Phase::Open,
             ended: Arc::default(),
-            waiters: Vec::new(),
-            closing: Vec::new(),
+            waiters: Waiters::default(),
+            closing: Waiters::default(),
             counts: PublisherStats::default(),
         }
     }
@@ -165,12 +167,13 @@ impl PublisherActor {
         self.attached.iter().map(|attached| &attached.link)
     }
 
-    /// Begins the handling of a message: counts it towards this turn and reads the clock, once a turn. A turn is some
-    /// 40 µs long at most, which is nothing to a timer that ticks in milliseconds; read for each message, the clock would
-    /// take a third of its time.
+    /// Begins the handling of a message: counts it towards this turn and reads the clock, once in several messages. They take
+    /// some µs, which is nothing to a timer that ticks in milliseconds; read for each message, the clock would take a third
+    /// of its time.
     fn begin_message(&mut self, ctx: &mut Context<Self>) -> Instant {
-        let over = self.turns.handle_message(ctx);
-        let time = self.time.unwrap_or_else(now);
+        let known = self.time.filter(|_| !self.turns.is_time_to_look());
+        let time = known.unwrap_or_else(now);
+        let over = self.turns.handle_message(ctx, time);
         self.time = (self.ack_poller && !over).then_some(time);
         time
     }
@@ -226,16 +229,15 @@ impl PublisherActor {
         if !(self.waiters.is_empty() && self.closing.is_empty()) {
             self.answer_waiters(ctx, now);
         }
-        let waiters = self.waiters.iter().chain(&self.closing);
-        let deadlines = waiters.filter_map(Waiter::deadline);
+        let deadlines = [self.waiters.deadline(), self.closing.deadline()];
         let wanted = self
             .attached
             .iter()
             .filter_map(|attached| attached.link.poll_timeout())
-            .chain(deadlines)
+            .chain(deadlines.into_iter().flatten())
             .min();
         let silent = self.attached.iter().filter_map(|a| a.link.unanswered_at());
-        let overdue = wanted.map(|wanted| wanted + TICK);
+        let overdue = wanted.and_then(one_tick_after);
         self.overdue_at = silent.chain(overdue).min();
         self.timer.reconcile(ctx, now, wanted, Self::handle_timer);
         if !self.ack_poller && self.has_to_wait() {

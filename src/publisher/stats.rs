@@ -157,7 +157,10 @@ impl PublisherActor {
             departures: coalescer.open_departures(),
             in_flight_for: in_flight_for(link, now),
             backing_off_for: match link.state() {
-                LinkState::BackingOff { until } => Some(until.saturating_duration_since(now)),
+                LinkState::BackingOff { until } => {
+                    let left = until.map(|until| until.saturating_duration_since(now));
+                    Some(left.unwrap_or(Duration::MAX))
+                }
                 _ => None,
             },
             lost: link.is_lost(),

@@ -71,8 +71,8 @@ pub enum LinkState {
     },
     /// The last delivery failed.
     BackingOff {
-        /// When the next is tried.
-        until: Instant,
+        /// When the next is tried; `None`: never, since time ends before.
+        until: Option<Instant>,
     },
     /// The router is gone and will not come back under this link.
     Lost,
@@ -323,17 +323,18 @@ impl Link {
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             LinkState::InFlight { .. } | LinkState::Lost => None,
-            LinkState::BackingOff { until } => Some(until),
+            LinkState::BackingOff { until } => until,
             LinkState::Idle => {
                 let first = self.coalescer.poll_timeout();
                 let Some(last_start) = self.paced_from() else {
                     return first;
                 };
-                let urgent =
-                    (self.coalescer.is_urgent()).then(|| later(last_start, self.urgent_gap));
+                let is_urgent = self.coalescer.is_urgent();
+                let urgent = is_urgent.then(|| last_start.checked_add(self.urgent_gap));
                 let other = self.coalescer.poll_timeout_of_others();
-                let other = other.map(|other| other.max(later(last_start, self.min_gap)));
-                urgent.into_iter().chain(other).min()
+                let other =
+                    other.and_then(|at| Some(at.max(last_start.checked_add(self.min_gap)?)));
+                urgent.flatten().into_iter().chain(other).min()
             }
         }
     }
@@ -436,7 +437,7 @@ impl Link {
         self.counts.failures += 1;
         self.failures_in_row = self.failures_in_row.saturating_add(1);
         self.coalescer.handle_failed();
-        let until = later(now, self.backoff.delay(self.failures_in_row));
+        let until = now.checked_add(self.backoff.delay(self.failures_in_row));
         if self.failures_in_row == 1 {
             tracing::warn!(link = %self.id, "a router refuses snapshots or fails: backing off");
         }
@@ -459,7 +460,7 @@ impl Link {
     pub(crate) fn unanswered_at(&self) -> Option<Instant> {
         match self.state {
             LinkState::InFlight { since, .. } if !self.warned_unanswered => {
-                Some(later(since, SILENCE))
+                since.checked_add(SILENCE)
             }
             _ => None,
         }
@@ -491,13 +492,5 @@ fn urgent_gap(coalescing: Coalescing) -> Duration {
     }
 }
 
-/// `after` past `from`, or so late that nobody will see it.
-fn later(from: Instant, after: Duration) -> Instant {
-    from.checked_add(after)
-        .unwrap_or_else(|| from + NOBODY_WAITS)
-}
-
 /// Without an answer for this long, a router is worth a warning.
 const SILENCE: Duration = Duration::from_secs(1);
-/// A hundred years; adding them to any clock reading is safe.
-const NOBODY_WAITS: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

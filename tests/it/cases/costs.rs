@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
-use crate::support::{router::*, *};
+use crate::support::{publishers::*, router::*, *};
 use actix_kv_metrics::{
-    RouterConfig, SelectWorker, WorkerRank, actix::clock::Instant, sans_io::LoadTable,
+    DetachRouter, Flush, FlushReport, PublisherActor, RouterConfig, SelectWorker, Shutdown,
+    WorkerRank,
+    actix::{Addr, MailboxError, System, clock::Instant},
+    sans_io::LoadTable,
 };
 
 /// The shortest of some runs: what it takes when nothing else has the processor.
@@ -88,4 +91,44 @@ fn case_170_the_greatest_overlap_counts_in_any_order() {
         assert_eq!((chosen[1], chosen[4]), (0, 0));
         assert!(chosen[2].abs_diff(chosen[3]) < 300, "{chosen:?}");
     });
+}
+
+/// How long it takes to ask so many questions, all of which wait for a router, and to answer them when it is detached.
+fn answered<F>(questions: usize, ask: impl Fn(&Addr<PublisherActor>) -> F) -> Duration
+where
+    F: Future<Output = Result<FlushReport, MailboxError>> + 'static,
+{
+    fastest(5, || {
+        System::new().block_on(async {
+            let publisher = publisher(windows(10, 100));
+            let silent = attach_answering(&publisher, [], Answer::Silent).await;
+            report(&publisher, 1, 5).await;
+            let asked = (0..questions).map(|_| actix_rt::spawn(ask(&publisher)));
+            let answers: Vec<_> = asked.collect();
+            // All of them stand in the mailbox, then all of them wait.
+            settle().await;
+            stats(&publisher).await;
+            stats(&publisher).await;
+            publisher.send(DetachRouter(silent.link)).await.unwrap();
+            for answer in answers {
+                assert!(answer.await.unwrap().unwrap().is_complete());
+            }
+        });
+    })
+}
+
+#[test]
+fn case_190_flushes_and_shutdowns_at_once_cost_the_same_each() {
+    let within = Duration::from_secs(600);
+    let flushes = |n| answered(n, |publisher| publisher.send(Flush { within }));
+    let shutdowns = |n| answered(n, |publisher| publisher.send(Shutdown { within }));
+    let few = [flushes(1_000), shutdowns(1_000)];
+    let many = [flushes(8_000), shutdowns(8_000)];
+    for (what, few, many) in [("flushes", few[0], many[0]), ("shutdowns", few[1], many[1])] {
+        // Eight times as many; 64 if each were to look at all of them.
+        assert!(
+            many < 20 * few,
+            "{what}: {few:?} for 1,000, {many:?} for 8,000"
+        );
+    }
 }

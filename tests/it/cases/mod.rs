@@ -1,6 +1,7 @@
 //! Failures that users of similar systems reported; `tests/CASES.md` lists them by number.
 
 mod costs;
+mod end_of_time;
 mod ends;
 mod limits;
 mod load;
@@ -12,6 +13,7 @@ mod starvation;
 mod timer;
 mod told;
 mod trust;
+mod turns;
 mod values;
 mod warnings;
 mod workers;

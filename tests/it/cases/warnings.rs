@@ -86,7 +86,7 @@ impl Subscriber for Warnings {
 
 /// Other tests run beside these, with no subscriber: whether anybody wants to hear of an event is to be asked each time. It
 /// takes a while until that holds for one that is being said for the first time just now.
-static ASKED_EACH_TIME: LazyLock<Dispatch> = LazyLock::new(|| {
+pub(super) static ASKED_EACH_TIME: LazyLock<Dispatch> = LazyLock::new(|| {
     let kept = Dispatch::new(Deaf);
     std::thread::sleep(ms(50));
     tracing::callsite::rebuild_interest_cache();

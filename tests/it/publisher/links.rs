@@ -484,7 +484,8 @@ fn g14_a_burst_starves_neither_answers_nor_neighbours() {
         let stats = stats(&publisher).await;
         neighbour.abort();
         let got = turns.get() - before;
-        assert!((100..=1_000).contains(&got), "{got} turns");
+        // Of the publisher's 100 turns each ends with a look of tokio's at its timers, up to 61 turns of who wants one always.
+        assert!((100..=6_200).contains(&got), "{got} turns");
         // Every change is due at once, so every turn in which an answer is heard sends one more.
         let sent = stats.links[0].delivery.snapshots;
         assert!((25..=102).contains(&sent), "{sent} snapshots");
