@@ -70,8 +70,9 @@ mod tests {
     fn a_number_is_of_the_time_it_is_drawn_at_and_not_of_the_start_of_the_process() {
         let (life, router_life) = (next(), router());
         thread::sleep(Duration::from_millis(20));
-        assert!(next() >= life + 20_000);
-        assert!(router() >= router_life + (20_000 << RANDOM_BITS));
+        // The test above may have drawn 4,000 numbers meanwhile, so that the first of these was ahead of the clock.
+        assert!(next() >= life + 10_000);
+        assert!(router() >= router_life + (10_000 << RANDOM_BITS));
         assert!(next().abs_diff(micros()) < 60_000_000);
         assert!((router() >> RANDOM_BITS).abs_diff(micros()) < 60_000_000);
     }

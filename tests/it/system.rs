@@ -640,8 +640,8 @@ async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
     }
 }
 
-/// Case 137, in real time: four threads report as fast as they can while requests are placed. The bound is far above what
-/// is usual, so that a busy machine does not break it.
+/// Case 137, in real time: four threads report as fast as they can, and stop only when requests have been placed. On a busy
+/// machine some may take long; most may not.
 #[test]
 fn g14_requests_are_placed_while_threads_flood() {
     System::new().block_on(async {
@@ -667,15 +667,22 @@ fn g14_requests_are_placed_while_threads_flood() {
                 })
             })
             .collect();
-        let mut slowest = Duration::ZERO;
+        let are_known = || {
+            let kv = kv.clone();
+            async move { table(&kv).await.len() == 4 }
+        };
+        until("the workers are known", are_known).await;
+        let mut took = Vec::new();
         for _ in 0..30 {
             let asked = Instant::now();
             drop(kv.select(request()).await.unwrap());
-            slowest = slowest.max(asked.elapsed());
+            took.push(asked.elapsed());
         }
         over.store(true, ordering);
         let reporters: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
-        assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+        took.sort_unstable();
+        assert!(took[15] < ms(500), "{took:?}");
+        assert!(took[29] < Duration::from_secs(20), "{took:?}");
         let truth: BTreeMap<_, _> = (1..=4).map(|id| (w(id), Some(id))).collect();
         let has = || {
             let (kv, truth) = (kv.clone(), truth.clone());
