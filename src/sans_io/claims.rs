@@ -23,7 +23,7 @@ impl LoadTable {
         let echoed = self.newest_of(&load.admitted);
         let said = self.claim(taking, load, echoed, now);
         let Some(index) = self.slots.get(&worker).copied() else {
-            self.join(worker, said, now);
+            self.join(worker, said);
             return;
         };
         let Some(row) = self.rows.get_mut(index) else {
@@ -73,6 +73,7 @@ impl LoadTable {
             reported_at: reported_at.filter(|_| metrics.is_some()),
             metrics,
             arrived_at: now,
+            told_at: now,
             echoed,
             named_in: taking.number,
             ousted: false,
@@ -93,13 +94,13 @@ impl LoadTable {
     }
 
     /// A worker that was not known.
-    fn join(&mut self, worker: WorkerRank, said: Claim, now: Instant) {
+    fn join(&mut self, worker: WorkerRank, said: Claim) {
         if self.slots.len() >= self.config.max_workers() {
             self.counts.refused_workers += 1;
             return;
         }
         self.publishers.note_worker(said.owner.id);
-        let index = self.rows.insert(Row::new(worker, said, now));
+        let index = self.rows.insert(Row::new(worker, said));
         self.slots.insert(worker, index);
         self.ranks.entry(worker.worker()).or_default().push(index);
         self.counts.loads += 1;
@@ -117,7 +118,6 @@ impl LoadTable {
         } else {
             self.counts.dropped += self.reservations.end_all(index);
             row.echoed = 0;
-            row.owned_since = now;
             row.claim = said;
         }
         self.heed(index, now);
@@ -132,7 +132,6 @@ impl LoadTable {
         self.pricing.forget(index, row.known());
         let publisher = said.owner.id;
         let former = std::mem::replace(&mut row.claim, said);
-        row.owned_since = now;
         let kept = row.others.iter();
         let returned = kept
             .filter(|claim| claim.owner.id == publisher)
@@ -185,7 +184,6 @@ impl LoadTable {
             return;
         };
         self.pricing.forget(index, row.known());
-        row.owned_since = now;
         std::mem::swap(&mut row.claim, &mut row.others[place]);
         row.others[place].ousted = true;
         row.claim.ousted = false;
@@ -249,7 +247,6 @@ impl LoadTable {
         self.pricing.forget(index, row.known());
         let next = row.others.swap_remove(successor);
         let former = std::mem::replace(&mut row.claim, next);
-        row.owned_since = now;
         self.kept_out -= 1;
         self.publishers.note_worker_gone(former.owner.id);
         self.counts.changed_hands += 1;

@@ -14,8 +14,6 @@ pub(super) struct Row {
     pub(super) worker: WorkerRank,
     /// What its owner says of it.
     pub(super) claim: Claim,
-    /// When that publisher became its owner.
-    pub(super) owned_since: Instant,
     /// What other publishers say of it; mostly nobody does.
     pub(super) others: Vec<Claim>,
     /// Number of the newest ticket of this router that the worker has echoed.
@@ -33,6 +31,8 @@ pub(super) struct Claim {
     pub(super) metrics: Option<ForwardPassMetrics>,
     /// When these metrics arrived, or else the claim.
     pub(super) arrived_at: Instant,
+    /// When this life was first told of.
+    pub(super) told_at: Instant,
     /// When the worker last reported, as far as that is known.
     pub(super) reported_at: Option<Instant>,
     /// Number of the newest ticket of this router echoed through this publisher in this life.
@@ -53,11 +53,10 @@ pub(super) enum Stale {
 }
 
 impl Row {
-    pub(super) fn new(worker: WorkerRank, claim: Claim, now: Instant) -> Self {
+    pub(super) fn new(worker: WorkerRank, claim: Claim) -> Self {
         Self {
             worker,
             claim,
-            owned_since: now,
             others: Vec::new(),
             echoed: 0,
             busy_since: None,
@@ -115,9 +114,10 @@ impl Row {
         others.find(|claim| claim.owner.id == publisher)
     }
 
+    /// When it reported last, or else its owner began to speak of this life: never when it became the owner, or each of many
+    /// who fell silent together would keep the worker for another `stale_after`.
     fn owner_heard_at(&self) -> Instant {
-        let reported_at = self.claim.reported_at;
-        reported_at.map_or(self.owned_since, |at| at.max(self.owned_since))
+        self.claim.reported_at.unwrap_or(self.claim.told_at)
     }
 }
 

@@ -279,10 +279,9 @@ impl LoadTable {
             let deadline = since.and_then(|since| since.checked_add(stale_after));
             deadline.is_some_and(|deadline| deadline <= now)
         };
-        let Some(row) = self.rows.get(index) else {
-            return;
-        };
-        if overdue(row.challenged_since()) {
+        let challenged = |row: &Row| overdue(row.challenged_since());
+        // Each reported later than the one before, so this ends.
+        while self.rows.get(index).is_some_and(challenged) {
             self.oust(index, now);
         }
         let Some(row) = self.rows.get_mut(index) else {
