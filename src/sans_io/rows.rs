@@ -126,6 +126,7 @@ impl Claim {
     pub(super) fn update(&mut self, said: Self) {
         self.owner = said.owner;
         self.named_in = said.named_in;
+        self.ousted &= said.reported_at <= self.reported_at;
         self.reported_at = self.reported_at.max(said.reported_at);
         self.echoed = self.echoed.max(said.echoed);
         if said.metrics.is_some() {

@@ -104,6 +104,22 @@ fn g18_a_forger_that_succeeds_has_been_silent_before() {
     assert_eq!(scene.owner(), Some((1, 3)));
 }
 
+/// Its publisher told it while it was kept out, and does not tell it again.
+#[test]
+fn g9_who_was_ousted_and_reports_again_succeeds() {
+    let mut scene = Scene::new();
+    scene.say(of(1), 1, FULL, &[reported(3, 0)]);
+    scene.wait(5_000);
+    scene.say(of(2), 1, FULL, &[reported(2, 0)]);
+    assert_eq!(scene.owner(), Some((2, 2)));
+    scene.say(of(3), 1, FULL, &[reported(4, 0)]);
+    scene.wait(10);
+    scene.say(of(1), 2, after(1), &[reported(3, 0)]);
+    assert_eq!(scene.owner(), Some((3, 4)));
+    scene.leave(of(3), 2);
+    assert_eq!(scene.owner(), Some((1, 3)));
+}
+
 /// Whoever was silent too is passed over before the worker is judged.
 #[test]
 fn a_worker_that_turns_stale_is_judged_by_who_is_believed_in_the_end() {
