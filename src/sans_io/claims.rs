@@ -187,6 +187,14 @@ impl LoadTable {
         std::mem::swap(&mut row.claim, &mut row.others[place]);
         row.others[place].ousted = true;
         row.claim.ousted = false;
+        let publisher = row.others[place].owner.id;
+        let kept = row.others.iter();
+        if kept.filter(|claim| claim.owner.id == publisher).count() > 1 {
+            // One of each publisher is kept: that which is still told of.
+            row.others.swap_remove(place);
+            self.kept_out -= 1;
+            self.publishers.note_worker_gone(publisher);
+        }
         self.counts.changed_hands += 1;
         self.heed(index, now);
     }

@@ -120,6 +120,23 @@ fn g9_who_was_ousted_and_reports_again_succeeds() {
     assert_eq!(scene.owner(), Some((1, 3)));
 }
 
+/// Of two lives that one publisher told, the one that was ousted is not kept in the way of the other.
+#[test]
+fn g18_an_ousted_life_does_not_hide_the_one_that_its_publisher_still_tells() {
+    let mut scene = Scene::new();
+    scene.say(of(1), 1, FULL, &[reported(u64::MAX, 0)]);
+    scene.wait(4_999);
+    scene.say(of(2), 1, FULL, &[reported(4, 0)]);
+    scene.say(of(1), 2, after(1), &[reported(3, 0)]);
+    scene.wait(1);
+    assert_eq!(scene.owner(), Some((2, 4)));
+    scene.say(of(1), 3, after(2), &[of_life(1, 3, Some(load(20)))]);
+    scene.leave(of(2), 2);
+    assert_eq!(scene.owner(), Some((1, 3)));
+    let loads = scene.table.loads(scene.now);
+    assert_eq!(loads.workers()[0].metrics, Some(load(20)));
+}
+
 /// Whoever was silent too is passed over before the worker is judged.
 #[test]
 fn a_worker_that_turns_stale_is_judged_by_who_is_believed_in_the_end() {
