@@ -118,7 +118,10 @@ impl LoadTable {
         } else {
             self.counts.dropped += self.reservations.end_all(index);
             row.echoed = 0;
+            let publisher = said.owner.id;
             row.claim = said;
+            self.drop_other(index, publisher);
+            self.yield_to_higher(index);
         }
         self.heed(index, now);
     }
@@ -150,6 +153,18 @@ impl LoadTable {
         }
         self.publishers.note_worker(publisher);
         self.heed(index, now);
+    }
+
+    /// The higher life owns the worker, also when that of its owner has become lower.
+    fn yield_to_higher(&mut self, index: RowSlot) {
+        let Some(row) = self.rows.get_mut(index) else {
+            return;
+        };
+        let higher = row.successor();
+        if let Some(place) = higher.filter(|place| row.others[*place].life > row.claim.life) {
+            std::mem::swap(&mut row.claim, &mut row.others[place]);
+            self.counts.changed_hands += 1;
+        }
     }
 
     /// The newest load of somebody who does not own the worker is kept beside.

@@ -172,3 +172,16 @@ fn a_worker_that_turns_stale_is_judged_by_who_is_believed_in_the_end() {
     );
     assert!(worker.saturated);
 }
+
+/// A publisher comes back with a clock that was set back.
+#[test]
+fn the_higher_life_owns_a_worker_also_when_its_owners_becomes_lower() {
+    let mut scene = Scene::new();
+    scene.say(of(1), 1, FULL, &[reported(7, 0)]);
+    scene.say(of(2), 1, FULL, &[reported(5, 0)]);
+    assert_eq!(scene.owner(), Some((1, 7)));
+    scene.say(PublisherId::new(1, 6), 1, FULL, &[reported(3, 0)]);
+    assert_eq!(scene.owner(), Some((2, 5)));
+    scene.leave(of(2), 2);
+    assert_eq!(scene.owner(), Some((1, 3)));
+}
