@@ -30,20 +30,24 @@ impl LoadTable {
             return;
         };
         let own = row.claim.owner.id == said.owner.id;
+        let kept = row.other(said.owner.id).map(|kept| kept.named_in);
+        let named_in = if own { Some(row.claim.named_in) } else { kept };
         if own {
             // It lives all the same, whatever is said of it: a full snapshot that names it does not remove it.
             row.claim.named_in = said.named_in;
         }
-        let told_anew = taking.kind == SnapshotKind::Full
-            && (row.claim.owner.incarnation != said.owner.incarnation
-                || taking.verdict == Some(Verdict::TakesOver));
+        // Named twice in one snapshot, the higher life counts.
+        let full = taking.kind == SnapshotKind::Full && named_in != Some(said.named_in);
+        let takes_over = full && taking.verdict == Some(Verdict::TakesOver);
+        let told_anew =
+            takes_over || full && row.claim.owner.incarnation != said.owner.incarnation;
         if own && (said.life == row.claim.life || told_anew) {
             self.renew(index, said, now);
         } else if said.life >= row.claim.life && may_own(row, &said) {
             self.take_from_owner(index, said, now);
         } else {
             self.counts.late_loads += 1;
-            self.keep_out(index, said);
+            self.keep_out(index, said, takes_over);
             self.reprice(index);
         }
     }
@@ -149,7 +153,7 @@ impl LoadTable {
             self.publishers.note_worker_gone(publisher);
         } else {
             self.counts.changed_hands += 1;
-            self.keep_out(index, former);
+            self.keep_out(index, former, false);
         }
         self.publishers.note_worker(publisher);
         self.heed(index, now);
@@ -167,8 +171,9 @@ impl LoadTable {
         }
     }
 
-    /// The newest load of somebody who does not own the worker is kept beside.
-    fn keep_out(&mut self, index: RowSlot, said: Claim) {
+    /// The newest load of somebody who does not own the worker is kept beside. Of the same incarnation a lower life is old,
+    /// unless it `takes_over` from what was said before.
+    fn keep_out(&mut self, index: RowSlot, said: Claim, takes_over: bool) {
         let publisher = said.owner.id;
         let Some(row) = self.rows.get_mut(index) else {
             return;
@@ -176,7 +181,7 @@ impl LoadTable {
         if let Some(kept) = row.other(publisher) {
             if said.life == kept.life {
                 kept.update(said);
-            } else if said.life > kept.life || said.owner != kept.owner {
+            } else if said.life > kept.life || said.owner != kept.owner || takes_over {
                 *kept = said;
             } else {
                 kept.named_in = said.named_in;

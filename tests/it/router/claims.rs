@@ -185,3 +185,27 @@ fn the_higher_life_owns_a_worker_also_when_its_owners_becomes_lower() {
     scene.leave(of(2), 2);
     assert_eq!(scene.owner(), Some((1, 3)));
 }
+
+/// What a forger said of a worker that another publisher owns.
+#[test]
+fn g18_what_takes_over_is_kept_beside_instead_of_what_was_forged() {
+    let mut scene = Scene::new();
+    scene.say(of(1), 1, FULL, &[]);
+    scene.say(of(2), 1, FULL, &[reported(9, 0)]);
+    scene.say(of(1), u64::MAX, after(1), &[reported(8, 0)]);
+    scene.wait(5_000);
+    assert_eq!(scene.say(of(1), 2, after(1), &[]), SnapshotAck::NeedFull);
+    let told = scene.say(of(1), 3, FULL, &[reported(3, 0)]);
+    assert_eq!(told, SnapshotAck::Applied);
+    assert_eq!(scene.owner(), Some((1, 3)));
+}
+
+#[test]
+fn of_a_worker_that_is_named_twice_in_what_takes_over_the_higher_life_counts() {
+    let mut scene = Scene::new();
+    scene.say(of(1), u64::MAX, FULL, &[reported(7, 0)]);
+    scene.wait(5_000);
+    scene.say(of(1), 2, after(1), &[]);
+    scene.say(of(1), 3, FULL, &[reported(3, 0), reported(2, 0)]);
+    assert_eq!(scene.owner(), Some((1, 3)));
+}
