@@ -97,14 +97,15 @@ impl Row {
         let heard_at = self.owner_heard_at();
         let others = self.others.iter().enumerate();
         let since = others.filter(|(_, claim)| claim.reported_at.is_some_and(|at| at > heard_at));
-        Some(since.max_by_key(|(_, claim)| claim.life)?.0)
+        let best = since.max_by_key(|(_, claim)| (claim.life, claim.reported_at, claim.owner));
+        best.map(|(place, _)| place)
     }
 
     /// The claimant that succeeds an owner who lets go: of those that were not ousted the one with the highest life.
     pub(super) fn successor(&self) -> Option<usize> {
         let others = self.others.iter().enumerate();
         let standing = others.filter(|(_, claim)| !claim.ousted);
-        let best = standing.max_by_key(|(_, claim)| (claim.life, claim.arrived_at));
+        let best = standing.max_by_key(|(_, claim)| (claim.life, claim.arrived_at, claim.owner));
         best.map(|(place, _)| place)
     }
 
