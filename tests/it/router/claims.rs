@@ -209,3 +209,26 @@ fn of_a_worker_that_is_named_twice_in_what_takes_over_the_higher_life_counts() {
     scene.say(of(1), 3, FULL, &[reported(3, 0), reported(2, 0)]);
     assert_eq!(scene.owner(), Some((1, 3)));
 }
+
+#[test]
+fn g18_two_lower_incarnations_that_speak_by_turns_do_not_shut_each_other_out() {
+    let mut scene = Scene::new();
+    let [one, other] = [3, 4].map(|incarnation| PublisherId::new(1, incarnation));
+    scene.say(PublisherId::new(1, u64::MAX), 1, FULL, &[]);
+    scene.wait(5_000);
+    assert_eq!(scene.say(one, 8, after(7), &[]), SnapshotAck::NeedFull);
+    assert_eq!(scene.say(other, 8, after(7), &[]), SnapshotAck::NeedFull);
+    assert_eq!(scene.say(one, 9, FULL, &[]), SnapshotAck::Applied);
+}
+
+#[test]
+fn a_full_snapshot_from_before_the_question_is_no_answer_to_it() {
+    let mut scene = Scene::new();
+    let lower = PublisherId::new(1, 3);
+    scene.say(of(1), 1, FULL, &[]);
+    scene.wait(5_000);
+    assert_eq!(scene.say(lower, 7, after(6), &[]), SnapshotAck::NeedFull);
+    assert_eq!(scene.say(lower, 3, after(2), &[]), SnapshotAck::NeedFull);
+    assert_eq!(scene.say(lower, 4, FULL, &[]), SnapshotAck::NeedFull);
+    assert_eq!(scene.say(lower, 8, FULL, &[]), SnapshotAck::Applied);
+}
