@@ -233,7 +233,11 @@ impl LoadTable {
         if silence.is_some_and(|silence| silence < stale_after) {
             row.stale = None;
         }
+        let reported_at = row.claim.reported_at;
         self.settle(index);
+        if let Some(reported_at) = reported_at {
+            self.reservations.note_report(index, reported_at);
+        }
         self.reprice(index);
     }
 

@@ -310,7 +310,7 @@ impl LoadTable {
         ticket
     }
 
-    /// Ends the reservations that what is known of the worker has seen, and tells the others what it may have seen.
+    /// Ends the reservations that what is known of the worker has seen.
     pub(super) fn settle(&mut self, index: RowSlot) {
         let Some(row) = self.rows.get(index) else {
             return;
@@ -326,7 +326,6 @@ impl LoadTable {
             self.counts.settled += self
                 .reservations
                 .settle_reported(index, settle, reported_at);
-            self.reservations.note_report(index, reported_at);
         }
     }
 

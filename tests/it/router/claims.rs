@@ -232,3 +232,19 @@ fn a_full_snapshot_from_before_the_question_is_no_answer_to_it() {
     assert_eq!(scene.say(lower, 4, FULL, &[]), SnapshotAck::NeedFull);
     assert_eq!(scene.say(lower, 8, FULL, &[]), SnapshotAck::Applied);
 }
+
+/// 40 of 100 blocks in use, and 70 more since it said so.
+#[test]
+fn to_let_a_reservation_end_by_itself_is_no_report() {
+    let mut scene = Scene::new();
+    let of_worker = WorkerLoad {
+        reported: Some(Duration::ZERO),
+        ..of_life(1, 1, Some(ForwardPassMetrics::new(40, 100, 0)))
+    };
+    scene.say(of(1), 1, FULL, &[of_worker]);
+    let placed = scene.table.select(&SelectWorker::blocks(70), scene.now);
+    let ticket = placed.unwrap().ticket;
+    assert!(scene.table.loads(scene.now).workers()[0].saturated);
+    assert!(scene.table.detach(ticket, scene.now));
+    assert!(scene.table.loads(scene.now).workers()[0].saturated);
+}
