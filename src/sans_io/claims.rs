@@ -23,27 +23,30 @@ impl LoadTable {
         let echoed = self.newest_of(&load.admitted);
         let said = self.claim(taking, load, echoed, now);
         let Some(index) = self.slots.get(&worker).copied() else {
-            self.join(worker, said, now);
+            self.join(worker, said);
             return;
         };
         let Some(row) = self.rows.get_mut(index) else {
             return;
         };
         let own = row.claim.owner.id == said.owner.id;
+        let kept = row.other(said.owner.id).map(|kept| kept.named_in);
+        let named_in = if own { Some(row.claim.named_in) } else { kept };
         if own {
             // It lives all the same, whatever is said of it: a full snapshot that names it does not remove it.
             row.claim.named_in = said.named_in;
         }
-        let told_anew = taking.kind == SnapshotKind::Full
-            && (row.claim.owner.incarnation != said.owner.incarnation
-                || taking.verdict == Some(Verdict::TakesOver));
+        // Named twice in one snapshot, the higher life counts.
+        let full = taking.kind == SnapshotKind::Full && named_in != Some(said.named_in);
+        let takes_over = full && taking.verdict == Some(Verdict::TakesOver);
+        let told_anew = takes_over || full && row.claim.owner.incarnation != said.owner.incarnation;
         if own && (said.life == row.claim.life || told_anew) {
             self.renew(index, said, now);
         } else if said.life >= row.claim.life && may_own(row, &said) {
             self.take_from_owner(index, said, now);
         } else {
             self.counts.late_loads += 1;
-            self.keep_out(index, said);
+            self.keep_out(index, said, takes_over);
             self.reprice(index);
         }
     }
@@ -74,6 +77,7 @@ impl LoadTable {
             reported_at: reported_at.filter(|_| metrics.is_some()),
             metrics,
             arrived_at: now,
+            told_at: now,
             echoed,
             named_in: taking.number,
             ousted: false,
@@ -94,13 +98,13 @@ impl LoadTable {
     }
 
     /// A worker that was not known.
-    fn join(&mut self, worker: WorkerRank, said: Claim, now: Instant) {
+    fn join(&mut self, worker: WorkerRank, said: Claim) {
         if self.slots.len() >= self.config.max_workers() {
             self.counts.refused_workers += 1;
             return;
         }
         self.publishers.note_worker(said.owner.id);
-        let index = self.rows.insert(Row::new(worker, said, now));
+        let index = self.rows.insert(Row::new(worker, said));
         self.slots.insert(worker, index);
         self.ranks.entry(worker.worker()).or_default().push(index);
         self.counts.loads += 1;
@@ -119,8 +123,10 @@ impl LoadTable {
         } else {
             self.counts.dropped += self.reservations.end_all(index);
             row.echoed = 0;
-            row.owned_since = now;
+            let publisher = said.owner.id;
             row.claim = said;
+            self.drop_other(index, publisher);
+            self.yield_to_higher(index);
         }
         self.heed(index, now);
     }
@@ -134,7 +140,6 @@ impl LoadTable {
         self.pricing.forget(index, row.known());
         let publisher = said.owner.id;
         let former = std::mem::replace(&mut row.claim, said);
-        row.owned_since = now;
         let kept = row.others.iter();
         let returned = kept
             .filter(|claim| claim.owner.id == publisher)
@@ -149,14 +154,27 @@ impl LoadTable {
             self.publishers.note_worker_gone(publisher);
         } else {
             self.counts.changed_hands += 1;
-            self.keep_out(index, former);
+            self.keep_out(index, former, false);
         }
         self.publishers.note_worker(publisher);
         self.heed(index, now);
     }
 
-    /// The newest load of somebody who does not own the worker is kept beside.
-    fn keep_out(&mut self, index: RowSlot, said: Claim) {
+    /// The higher life owns the worker, also when that of its owner has become lower.
+    fn yield_to_higher(&mut self, index: RowSlot) {
+        let Some(row) = self.rows.get_mut(index) else {
+            return;
+        };
+        let higher = row.successor();
+        if let Some(place) = higher.filter(|place| row.others[*place].life > row.claim.life) {
+            std::mem::swap(&mut row.claim, &mut row.others[place]);
+            self.counts.changed_hands += 1;
+        }
+    }
+
+    /// The newest load of somebody who does not own the worker is kept beside. Of the same incarnation a lower life is old,
+    /// unless it `takes_over` from what was said before.
+    fn keep_out(&mut self, index: RowSlot, said: Claim, takes_over: bool) {
         let publisher = said.owner.id;
         let Some(row) = self.rows.get_mut(index) else {
             return;
@@ -164,7 +182,7 @@ impl LoadTable {
         if let Some(kept) = row.other(publisher) {
             if said.life == kept.life {
                 kept.update(said);
-            } else if said.life > kept.life || said.owner != kept.owner {
+            } else if said.life > kept.life || said.owner != kept.owner || takes_over {
                 *kept = said;
             } else {
                 kept.named_in = said.named_in;
@@ -187,10 +205,17 @@ impl LoadTable {
             return;
         };
         self.pricing.forget(index, row.known());
-        row.owned_since = now;
         std::mem::swap(&mut row.claim, &mut row.others[place]);
         row.others[place].ousted = true;
         row.claim.ousted = false;
+        let publisher = row.others[place].owner.id;
+        let kept = row.others.iter();
+        if kept.filter(|claim| claim.owner.id == publisher).count() > 1 {
+            // One of each publisher is kept: that which is still told of.
+            row.others.swap_remove(place);
+            self.kept_out -= 1;
+            self.publishers.note_worker_gone(publisher);
+        }
         self.counts.changed_hands += 1;
         self.heed(index, now);
     }
@@ -209,7 +234,11 @@ impl LoadTable {
         if silence.is_some_and(|silence| silence < stale_after) {
             row.stale = None;
         }
+        let reported_at = row.claim.reported_at;
         self.settle(index);
+        if let Some(reported_at) = reported_at {
+            self.reservations.note_report(index, reported_at);
+        }
         self.reprice(index);
     }
 
@@ -246,7 +275,6 @@ impl LoadTable {
         self.pricing.forget(index, row.known());
         let next = row.others.swap_remove(successor);
         let former = std::mem::replace(&mut row.claim, next);
-        row.owned_since = now;
         self.kept_out -= 1;
         self.publishers.note_worker_gone(former.owner.id);
         self.counts.changed_hands += 1;

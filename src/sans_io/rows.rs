@@ -14,8 +14,6 @@ pub(super) struct Row {
     pub(super) worker: WorkerRank,
     /// What its owner says of it.
     pub(super) claim: Claim,
-    /// When that publisher became its owner.
-    pub(super) owned_since: Instant,
     /// What other publishers say of it; mostly nobody does.
     pub(super) others: Vec<Claim>,
     /// Number of the newest ticket of this router that the worker has echoed.
@@ -33,6 +31,8 @@ pub(super) struct Claim {
     pub(super) metrics: Option<ForwardPassMetrics>,
     /// When these metrics arrived first, or else the claim.
     pub(super) arrived_at: Instant,
+    /// When this life was first told of.
+    pub(super) told_at: Instant,
     /// When the worker last reported, as far as that is known.
     pub(super) reported_at: Option<Instant>,
     /// Number of the newest ticket of this router echoed through this publisher in this life.
@@ -53,11 +53,10 @@ pub(super) enum Stale {
 }
 
 impl Row {
-    pub(super) fn new(worker: WorkerRank, claim: Claim, now: Instant) -> Self {
+    pub(super) fn new(worker: WorkerRank, claim: Claim) -> Self {
         Self {
             worker,
             claim,
-            owned_since: now,
             others: Vec::new(),
             echoed: 0,
             busy_since: None,
@@ -98,14 +97,15 @@ impl Row {
         let heard_at = self.owner_heard_at();
         let others = self.others.iter().enumerate();
         let since = others.filter(|(_, claim)| claim.reported_at.is_some_and(|at| at > heard_at));
-        Some(since.max_by_key(|(_, claim)| claim.life)?.0)
+        let best = since.max_by_key(|(_, claim)| (claim.life, claim.reported_at, claim.owner));
+        best.map(|(place, _)| place)
     }
 
     /// The claimant that succeeds an owner who lets go: of those that were not ousted the one with the highest life.
     pub(super) fn successor(&self) -> Option<usize> {
         let others = self.others.iter().enumerate();
         let standing = others.filter(|(_, claim)| !claim.ousted);
-        let best = standing.max_by_key(|(_, claim)| (claim.life, claim.arrived_at));
+        let best = standing.max_by_key(|(_, claim)| (claim.life, claim.arrived_at, claim.owner));
         best.map(|(place, _)| place)
     }
 
@@ -115,9 +115,10 @@ impl Row {
         others.find(|claim| claim.owner.id == publisher)
     }
 
+    /// When it reported last, or else its owner began to speak of this life: never when it became the owner, or each of many
+    /// who fell silent together would keep the worker for another `stale_after`.
     fn owner_heard_at(&self) -> Instant {
-        let reported_at = self.claim.reported_at;
-        reported_at.map_or(self.owned_since, |at| at.max(self.owned_since))
+        self.claim.reported_at.unwrap_or(self.claim.told_at)
     }
 }
 
@@ -126,6 +127,7 @@ impl Claim {
     pub(super) fn update(&mut self, said: Self) {
         self.owner = said.owner;
         self.named_in = said.named_in;
+        self.ousted &= said.reported_at <= self.reported_at;
         self.reported_at = self.reported_at.max(said.reported_at);
         self.echoed = self.echoed.max(said.echoed);
         if said.metrics.is_some() && said.metrics != self.metrics {

@@ -48,8 +48,9 @@ struct Known {
     /// The incarnation that is believed; it has told everything.
     current: Option<Current>,
     goodbyes: SmallVec<[Goodbye; 1]>,
-    /// Incarnation and sequence of a lower one that was asked for everything.
-    challenger: Option<(u64, u64)>,
+    /// Lower incarnations that were asked for everything, and the highest sequence of each that was answered so. Each has a
+    /// place of its own: two that speak by turns would make each other's answers come unasked.
+    asked: SmallVec<[(u64, u64); 1]>,
     /// It has been warned of that two speak under this id.
     contested: bool,
     /// Workers it speaks of.
@@ -121,10 +122,11 @@ impl Publishers {
                 known.warn_of_contest(publisher);
                 return Verdict::Superseded;
             }
-            let asked = known.challenger;
-            let follows = asked.is_some_and(|(i, s)| i == incarnation && sequence > s);
+            let mut asked = known.asked.iter();
+            let asked = asked.find(|(asked, _)| *asked == incarnation);
+            let follows = asked.is_some_and(|(_, asked)| sequence > *asked);
             if !(full && follows) {
-                known.challenger = Some((incarnation, sequence));
+                known.ask(incarnation, sequence);
                 return Verdict::Untold;
             }
         }
@@ -168,7 +170,7 @@ impl Publishers {
         known
             .goodbyes
             .retain(|gone| gone.incarnation != incarnation);
-        known.challenger = None;
+        known.asked.clear();
         known.contested = false;
         known.current = Some(Current {
             incarnation,
@@ -267,6 +269,19 @@ impl Publishers {
 }
 
 impl Known {
+    /// A lower incarnation or sequence is asked for everything: an answer is what comes after all that it said before.
+    fn ask(&mut self, incarnation: u64, sequence: u64) {
+        let mut asked = self.asked.iter_mut();
+        if let Some((_, last)) = asked.find(|(asked, _)| *asked == incarnation) {
+            *last = sequence.max(*last);
+            return;
+        }
+        if self.asked.len() == ASKED {
+            self.asked.remove(0);
+        }
+        self.asked.push((incarnation, sequence));
+    }
+
     /// Duplicates are nobody's fault; two publishers with one id are.
     fn warn_of_contest(&mut self, late: PublisherId) {
         let current = self.current.as_ref().map(|current| current.incarnation);
@@ -288,6 +303,8 @@ impl Known {
 const REMEMBERED: usize = 1024;
 /// Incarnations of one id that are gone: of earlier ones hardly anything is on its way any more.
 const GOODBYES: usize = 4;
+/// Incarnations of one id that live at once: two by mistake, and not many more.
+const ASKED: usize = 4;
 
 #[cfg(test)]
 mod tests {

@@ -276,10 +276,9 @@ impl LoadTable {
             let deadline = since.and_then(|since| since.checked_add(stale_after));
             deadline.is_some_and(|deadline| deadline <= now)
         };
-        let Some(row) = self.rows.get(index) else {
-            return;
-        };
-        if overdue(row.challenged_since()) {
+        let challenged = |row: &Row| overdue(row.challenged_since());
+        // Each reported later than the one before, so this ends.
+        while self.rows.get(index).is_some_and(challenged) {
             self.oust(index, now);
         }
         let Some(row) = self.rows.get_mut(index) else {
@@ -304,7 +303,7 @@ impl LoadTable {
         ticket
     }
 
-    /// Ends the reservations that what is known of the worker has seen, and tells the others what it may have seen.
+    /// Ends the reservations that what is known of the worker has seen.
     pub(super) fn settle(&mut self, index: RowSlot) {
         if self.reservations.booked(index).requests() == 0 {
             return;
@@ -323,7 +322,6 @@ impl LoadTable {
             self.counts.settled += self
                 .reservations
                 .settle_reported(index, settle, reported_at);
-            self.reservations.note_report(index, reported_at);
         }
     }
 

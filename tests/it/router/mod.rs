@@ -1,5 +1,6 @@
 //! The router: table, choice, reservations.
 
+mod claims;
 mod model;
 mod reservations;
 mod selection;
