@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix::{Actor, ActorFuture, AsyncContext, Context, Handler, Message, Running, Supervised};
+use actix::{
+    Actor, ActorContext, ActorFuture, AsyncContext, Context, Handler, Message, Running, Supervised,
+};
 
 use crate::{
     built,
@@ -17,7 +19,7 @@ use crate::{
         link::{Delivery, Link},
         reports::{Reported, Reports, WorkerSlot},
     },
-    snapshot::{PublisherId, Ticket},
+    snapshot::{PublisherId, SnapshotAck, Ticket},
     stamp,
     timer::{DeadlineTimer, TICK, one_tick_after},
     turns::Turns,
@@ -334,6 +336,11 @@ impl PublisherActor {
                     // It is gone, and left an answer behind that may never come.
                     (Poll::Pending, false) => Delivery::Gone,
                 };
+                if delivery == Delivery::Answered(SnapshotAck::Superseded) && !ctx.connected() {
+                    // A later incarnation has taken its place, and nobody can report to it any more: it would try for ever,
+                    // and be believed again once its successor is idle.
+                    ctx.stop();
+                }
                 (attached.link).handle_delivery(ack.sequence, delivery, now());
                 attached.ack = None;
                 answered = true;

@@ -1,5 +1,6 @@
 //! Faults injected between the actors.
 
+mod chaos;
 mod publisher;
 mod random;
 mod replaced;

@@ -250,6 +250,28 @@ fn a_publisher_nobody_holds_any_more_ends_after_its_last_value_is_out() {
     });
 }
 
+/// Else it would try for ever, and take its successor's place once that is idle. Found by `faults::chaos`.
+#[test]
+fn a_publisher_nobody_holds_any_more_ends_when_a_later_one_has_its_place() {
+    virtual_time(async {
+        let publisher = publisher(windows(10, 100));
+        let log = attach_answering(&publisher, [], Answer::Superseded)
+            .await
+            .log;
+        report(&publisher, 1, 5).await;
+        settle().await;
+        assert_eq!(log.take(), [delta(0, &[(1, 5)])]);
+        sleep(ms(5)).await;
+        // Still held, it tries again.
+        assert_eq!(pending(&publisher).await.links[0].windows, 1);
+        drop(publisher);
+        sleep(ms(10_000)).await;
+        // What is open is handed over, in case the router thinks better of it.
+        let last = [delta(10, &[(1, 5)]), delta(10, &[(1, 5)]), closed(10)];
+        assert_eq!(log.take(), last);
+    });
+}
+
 #[test]
 fn a_publisher_that_panics_says_closed_and_only_it_dies() {
     virtual_time(async {
