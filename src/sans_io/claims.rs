@@ -166,7 +166,8 @@ impl LoadTable {
             return;
         };
         let higher = row.successor();
-        if let Some(place) = higher.filter(|place| row.others[*place].life > row.claim.life) {
+        let stands = |claim: &Claim| !claim.ousted && claim.life > row.claim.life;
+        if let Some(place) = higher.filter(|place| stands(&row.others[*place])) {
             std::mem::swap(&mut row.claim, &mut row.others[place]);
             self.counts.changed_hands += 1;
         }

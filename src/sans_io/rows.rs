@@ -101,11 +101,14 @@ impl Row {
         best.map(|(place, _)| place)
     }
 
-    /// The claimant that succeeds an owner who lets go: of those that were not ousted the one with the highest life.
+    /// The claimant that succeeds an owner who lets go: the one with the highest life, one that was ousted only if there is
+    /// no other.
     pub(super) fn successor(&self) -> Option<usize> {
         let others = self.others.iter().enumerate();
-        let standing = others.filter(|(_, claim)| !claim.ousted);
-        let best = standing.max_by_key(|(_, claim)| (claim.life, claim.arrived_at, claim.owner));
+        let best = others.max_by_key(|(_, claim)| {
+            let stands = !claim.ousted;
+            (stands, claim.life, claim.arrived_at, claim.owner)
+        });
         best.map(|(place, _)| place)
     }
 

@@ -11,14 +11,21 @@ use clap::{Parser, Subcommand};
 
 mod checks;
 mod cores;
+#[cfg(feature = "heap")]
+mod departures;
 mod faults;
+#[cfg(feature = "heap")]
+mod flat;
 mod flood;
+#[cfg(feature = "heap")]
+mod heap;
 mod latency;
 mod machine;
 mod memory;
 mod mishaps;
 mod neighbour;
 mod routers;
+#[cfg(feature = "heap")]
 mod soak;
 
 /// Loads actix-kv-metrics and checks that it holds.
@@ -38,6 +45,10 @@ enum Command {
     Neighbour(neighbour::Options),
     /// Routers and publishers die, refuse, stall and panic at random; then the truth must have arrived.
     Faults(faults::Options),
+    #[cfg(feature = "heap")]
+    /// A large fleet joins, reports and leaves, but for one worker: memory must follow those that live.
+    Departures(departures::Options),
+    #[cfg(feature = "heap")]
     /// Workers come and go, routers are replaced, requests are placed, for a long time; then nothing may be left.
     Soak(soak::Options),
 }
@@ -48,6 +59,9 @@ fn main() -> ExitCode {
         Command::Reporters(options) => flood::run(&options, flood::Sending::Reporters),
         Command::Neighbour(options) => neighbour::run(&options),
         Command::Faults(options) => faults::run(&options),
+        #[cfg(feature = "heap")]
+        Command::Departures(options) => departures::run(&options),
+        #[cfg(feature = "heap")]
         Command::Soak(options) => soak::run(&options),
     };
     checks.end()

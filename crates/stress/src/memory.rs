@@ -24,19 +24,6 @@ pub(crate) fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
 }
 
-/// Bytes a second, by least squares over `(seconds, bytes)`.
-pub(crate) fn slope(samples: &[(f64, f64)]) -> f64 {
-    let count = samples.len() as f64;
-    let (x, y) = samples
-        .iter()
-        .fold((0.0, 0.0), |(x, y), s| (x + s.0, y + s.1));
-    let (x, y) = (x / count, y / count);
-    let (above, below) = samples.iter().fold((0.0, 0.0), |(above, below), s| {
-        (above + (s.0 - x) * (s.1 - y), below + (s.0 - x).powi(2))
-    });
-    above / below
-}
-
 fn field(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("the kernel tells");
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -49,14 +36,6 @@ fn field(name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_slope_of_a_line_is_its_slope() {
-        let samples: Vec<_> = (0..10)
-            .map(|n| (f64::from(n), 5.0 + 3.0 * f64::from(n)))
-            .collect();
-        assert!((slope(&samples) - 3.0).abs() < 1e-9);
-    }
 
     #[test]
     fn the_kernel_tells() {

@@ -18,7 +18,8 @@ use clap::Args;
 
 use crate::{
     checks::Checks,
-    memory,
+    flat::Looks,
+    heap,
     mishaps::{self, PanicNow},
 };
 
@@ -46,6 +47,8 @@ async fn soak(options: &Options) -> Checks {
         .publisher_arbiter(publisher_side.handle())
         .router_arbiter(router_side.handle());
     let kv = KvMetrics::start(config);
+    let _ = publisher_stats(&kv).await;
+    let empty = heap::live();
     let fleet = Fleet::new(kv.clone(), options.seed);
     let done = Done::default();
     let length = Duration::from_secs(options.seconds);
@@ -56,15 +59,17 @@ async fn soak(options: &Options) -> Checks {
     let looking = actix_rt::spawn(look(kv.clone(), done.clone(), end));
     let fleet = fleet.live(end, &done).await;
     requests.await.expect("it does not panic");
-    replacing.await.expect("it does not panic");
-    let samples = looking.await.expect("it does not panic");
+    looking.await.expect("it does not panic");
+    let looks = replacing.await.expect("it does not panic");
     fleet.leave(&done);
     // Everything has been told, and every booking has ended.
     let _ = kv.publisher().send(Flush { within: TTL }).await;
     actix_rt::time::sleep(TTL + SETTLED).await;
 
     figures(&checks, &done);
-    check_memory(&mut checks, &samples, length);
+    looks.check(&mut checks);
+    drop(looks);
+    check_left(&mut checks, empty);
     let stats = publisher_stats(&kv).await;
     check_publisher(&mut checks, &kv, &stats, &done).await;
     check_router(&mut checks, &kv).await;
@@ -246,12 +251,15 @@ async fn place_requests(kv: KvMetrics, done: Done, end: Instant, seed: u64) {
     }
 }
 
-/// The router panics now and then; other routers come and go.
-async fn replace_routers(kv: KvMetrics, done: Done, end: Instant) {
+/// The router panics now and then; other routers come and go. Looks at memory each time the other one has gone and the
+/// publisher has told everything: every four rounds, at the same phase.
+async fn replace_routers(kv: KvMetrics, done: Done, end: Instant) -> Looks {
+    let rounds = end.saturating_duration_since(Instant::now()).as_millis() / ROUND.as_millis();
+    let mut looks = Looks::with_capacity(rounds as usize / 4 + 1);
     let mut other: Option<(LinkId, Addr<RouterActor>)> = None;
     let mut round = 0_u64;
     while Instant::now() < end {
-        actix_rt::time::sleep(Duration::from_millis(500)).await;
+        actix_rt::time::sleep(ROUND).await;
         round += 1;
         if round.is_multiple_of(4) {
             kv.router().do_send(PanicNow);
@@ -271,19 +279,20 @@ async fn replace_routers(kv: KvMetrics, done: Done, end: Instant) {
         add(&done.flushes, 1);
         let complete = flushed.is_ok_and(|report| report.is_complete());
         add(&done.incomplete, u64::from(!complete));
+        if round % 4 == 2 {
+            looks.look();
+        }
     }
     if let Some((link, _)) = other {
         let _ = kv.publisher().send(DetachRouter(link)).await;
     }
+    looks
 }
 
-/// Looks at memory and counters every second.
-async fn look(kv: KvMetrics, done: Done, end: Instant) -> Vec<(f64, f64)> {
-    let started = Instant::now();
-    let mut samples = Vec::new();
+/// Looks at counters every second.
+async fn look(kv: KvMetrics, done: Done, end: Instant) {
     while Instant::now() < end {
         actix_rt::time::sleep(Duration::from_secs(1)).await;
-        samples.push((started.elapsed().as_secs_f64(), memory::resident() as f64));
         let stats = publisher_stats(&kv).await;
         add(&done.looks, 1);
         add(&done.amiss, u64::from(!adds_up(&stats)));
@@ -292,7 +301,6 @@ async fn look(kv: KvMetrics, done: Done, end: Instant) -> Vec<(f64, f64)> {
             add(&done.amiss, u64::from(selected != ended));
         }
     }
-    samples
 }
 
 async fn publisher_stats(kv: &KvMetrics) -> PublisherStats {
@@ -342,31 +350,16 @@ fn figures(checks: &Checks, done: &Counts) {
     checks.section("checks");
 }
 
-fn check_memory(checks: &mut Checks, samples: &[(f64, f64)], length: Duration) {
-    // The allocator and the tables reach their size within the first third.
-    let from = length.as_secs_f64() / 3.0;
-    let settled: Vec<_> = (samples.iter().copied())
-        .filter(|(at, _)| *at >= from)
-        .collect();
-    let slope = memory::slope(&settled);
-    let bytes = settled.iter().map(|(_, bytes)| *bytes);
-    let (least, most) = (
-        bytes.clone().fold(f64::INFINITY, f64::min),
-        bytes.fold(0.0, f64::max),
-    );
-    checks.figure(
-        "memory after the first third",
-        format!(
-            "{} to {}",
-            memory::mebibytes(least as u64),
-            memory::mebibytes(most as u64)
-        ),
-    );
+/// What is left of all that came and went.
+fn check_left(checks: &mut Checks, empty: heap::Live) {
+    let left = heap::live();
+    let bytes = left.bytes.saturating_sub(empty.bytes);
+    let blocks = left.blocks.saturating_sub(empty.blocks);
     checks.check(
-        slope < FLAT,
-        "growth of memory",
-        format!("{slope:.0} bytes a second"),
-        "less than 1,024",
+        bytes < LEFT,
+        "live heap left when everybody has gone",
+        format!("{bytes} bytes in {blocks} blocks"),
+        "less than 128 KiB",
     );
 }
 
@@ -436,8 +429,10 @@ async fn check_router(checks: &mut Checks, kv: &KvMetrics) {
 const FLEET: usize = 150;
 const TTL: Duration = Duration::from_secs(2);
 const SETTLED: Duration = Duration::from_millis(500);
-/// Bytes a second: 600 KiB in ten minutes, within what an allocator's fragments do.
-const FLAT: f64 = 1024.0;
+/// Half a second passes between what happens to routers.
+const ROUND: Duration = Duration::from_millis(500);
+/// Bytes: a quarter of what lives under load, so that tables and mailboxes may keep some room.
+const LEFT: u64 = 128 * 1024;
 const STRANGE: Ticket = Ticket {
     router: 1,
     number: 1,

@@ -1,9 +1,9 @@
-//! Kind "cost": what many of a thing take, in real time. Every bound is relative to a measurement of the same run, because
-//! the machine may be busy.
+//! Kind "cost": what many of a thing take, in real time or in rows. Every bound is relative to a measurement of the same run,
+//! because the machine may be busy.
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
-use crate::support::{publishers::*, router::*, *};
+use crate::support::{publishers::*, router::*, timeline::Timeline, *};
 use actix_kv_metrics::{
     DetachRouter, Flush, FlushReport, PublisherActor, RouterConfig, SelectWorker, Shutdown,
     WorkerRank,
@@ -135,4 +135,70 @@ fn case_190_flushes_and_shutdowns_at_once_cost_the_same_each() {
             "{what}: 8 times 500, 4,000 at once: {tried:?}"
         );
     }
+}
+
+/// Rows a table holds, occupied or not, by what `Debug` writes of each.
+fn written(table: impl Debug) -> usize {
+    format!("{table:?}").len()
+}
+
+/// Case 181, of the publisher: 20,000 workers join, report and leave, one stays. `kv-metrics-stress departures` counts the
+/// bytes, of 500,000.
+#[test]
+fn case_181_a_publisher_holds_no_row_of_those_that_left() {
+    let fleet = |workers: u64| {
+        let mut timeline = Timeline::new(windows(10, 100));
+        for worker in 0..workers {
+            timeline.join(worker);
+            timeline.report(worker, worker % 1_000);
+        }
+        assert_eq!(timeline.pump().unwrap().loads.len(), workers as usize);
+        timeline
+    };
+    let of_a_hundred = written(fleet(100));
+    let mut many = fleet(20_000);
+    let stays = 7_777;
+    for worker in (0..20_000).filter(|worker| *worker != stays) {
+        many.leave(worker);
+    }
+    many.pump();
+    many.skip_to(1_000);
+    many.report(stays, 1);
+    many.pump();
+    // Of a life that ended `max_delay` ago nothing is remembered once the next one ends.
+    many.join(1);
+    many.leave(1);
+    many.pump();
+    assert!(written(&many) < of_a_hundred);
+    assert_eq!(many.reports.iter().count(), 1);
+}
+
+/// Case 181, of the router.
+#[test]
+fn case_181_a_router_holds_no_row_of_those_that_left() {
+    let now = Instant::now().into_std();
+    let fleet = |workers: u64| {
+        let mut table = LoadTable::new(RouterConfig::builder().seed(5).build().unwrap());
+        let loads = (0..workers).map(|worker| reports(worker, worker % 1_000));
+        table.handle_snapshot(snapshot(P, 1, FULL, loads), now);
+        table
+    };
+    let of_a_hundred = written(fleet(100));
+    let mut many = fleet(20_000);
+    let stays = 7_777;
+    let gone: Vec<_> = (0..20_000).filter(|worker| *worker != stays).collect();
+    let mut sequence = 1;
+    for piece in gone.chunks(1_000) {
+        let mut change = snapshot(P, sequence + 1, after(sequence), []);
+        change.left = piece.iter().copied().map(w).collect();
+        many.handle_snapshot(change, now);
+        sequence += 1;
+    }
+    for active in 0..10 {
+        let loads = [reports(stays, active)];
+        many.handle_snapshot(snapshot(P, sequence + 1, after(sequence), loads), now);
+        sequence += 1;
+    }
+    assert!(written(&many) < of_a_hundred);
+    assert_eq!(many.len(), 1);
 }

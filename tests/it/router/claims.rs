@@ -120,6 +120,21 @@ fn g9_who_was_ousted_and_reports_again_succeeds() {
     assert_eq!(scene.owner(), Some((1, 3)));
 }
 
+/// A worker that is idle says nothing, but it is not gone for that.
+#[test]
+fn g18_who_was_ousted_while_idle_succeeds_if_nobody_else_does() {
+    let mut scene = Scene::new();
+    scene.say(of(1), 1, FULL, &[reported(3, 0)]);
+    scene.wait(5_000);
+    scene.say(of(2), 1, FULL, &[reported(2, 0)]);
+    scene.say(of(3), 1, FULL, &[announced(1)]);
+    assert_eq!(scene.owner(), Some((2, 2)));
+    scene.leave(of(2), 2);
+    assert_eq!(scene.owner(), Some((3, 1)));
+    scene.leave(of(3), 2);
+    assert_eq!(scene.owner(), Some((1, 3)));
+}
+
 /// Of two lives that one publisher told, the one that was ousted is not kept in the way of the other.
 #[test]
 fn g18_an_ousted_life_does_not_hide_the_one_that_its_publisher_still_tells() {

@@ -148,6 +148,9 @@ impl Timeline {
             let now = self.at_step(self.now);
             self.link
                 .handle_left(slot, w(worker), self.reports.len(), now);
+            if let Some(renumbering) = self.reports.compact() {
+                self.link.handle_renumbered(&renumbering);
+            }
         }
     }
 

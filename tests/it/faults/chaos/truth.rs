@@ -88,6 +88,19 @@ impl Truth {
         self.settled.insert(worker, publisher);
     }
 
+    /// Who owns a worker since then.
+    pub fn settled(&self, worker: WorkerRank) -> usize {
+        self.settled[&worker]
+    }
+
+    pub fn claims_of(&self, publisher: usize) -> BTreeMap<WorkerRank, Claim> {
+        self.claims[publisher].clone()
+    }
+
+    pub fn restore(&mut self, publisher: usize, claims: BTreeMap<WorkerRank, Claim>) {
+        self.claims[publisher] = claims;
+    }
+
     /// Of two publishers that speak of a worker the one with the later life owns it.
     fn owners(&self) -> BTreeMap<WorkerRank, (usize, &Claim)> {
         let mut owners = BTreeMap::new();

@@ -4,12 +4,12 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
 use super::{
     drawn::{BACKOFF, coalescing, metrics, router},
-    transport::{Journal, LATEST, Transport, Way},
+    transport::{Journal, Transport, Way},
     truth::{Truth, id_of},
 };
 use crate::support::{publishers::*, *};
 use actix_kv_metrics::{
-    AttachRouter, Backoff, DetachRouter, Flush, GetLoads, LinkId, MetricsChanged, MetricsReporter,
+    AttachRouter, Backoff, DetachRouter, Flush, LinkId, MetricsChanged, MetricsReporter,
     PublisherActor, PublisherConfig, RouterActor, Shutdown, WorkerJoined, WorkerLeft, WorkerRank,
     actix::{Actor, Addr, Supervisor, clock},
 };
@@ -17,21 +17,21 @@ use fastrand::Rng;
 use tokio::sync::watch;
 
 pub struct World {
-    rng: Rng,
+    pub(super) rng: Rng,
     journal: Journal,
-    publishers: [Publisher; 2],
-    routers: [Router; 2],
+    pub(super) publishers: [Publisher; 2],
+    pub(super) routers: [Router; 2],
     /// By publisher and router.
-    lanes: [[Lane; 2]; 2],
-    repairs: Vec<(clock::Instant, Repair)>,
-    calm: watch::Sender<bool>,
+    pub(super) lanes: [[Lane; 2]; 2],
+    pub(super) repairs: Vec<(clock::Instant, Repair)>,
+    pub(super) calm: watch::Sender<bool>,
     pub truth: Truth,
 }
 
 #[derive(Default)]
-struct Publisher {
+pub(super) struct Publisher {
     /// `None`: it has been stopped.
-    address: Option<Addr<PublisherActor>>,
+    pub(super) address: Option<Addr<PublisherActor>>,
     supervised: bool,
     reporters: BTreeMap<WorkerRank, MetricsReporter>,
     /// Of lives that have ended since.
@@ -39,22 +39,34 @@ struct Publisher {
     former_workers: Vec<WorkerRank>,
 }
 
-struct Router {
-    present: Rc<RefCell<Addr<RouterActor>>>,
+pub(super) struct Router {
+    pub(super) present: Rc<RefCell<Addr<RouterActor>>>,
     supervised: bool,
 }
 
-struct Lane {
-    way: Rc<Way>,
-    transport: Option<Addr<Transport>>,
-    link: Option<LinkId>,
+pub(super) struct Lane {
+    pub(super) way: Rc<Way>,
+    pub(super) transport: Option<Addr<Transport>>,
+    pub(super) link: Option<LinkId>,
+    /// The router has been replaced, and nobody has told the publisher.
+    pub(super) unaware: bool,
 }
 
 /// What is mended some time after it broke.
 #[derive(Debug, Clone, Copy)]
-enum Repair {
+pub(super) enum Repair {
     Publisher(usize),
     Attach(usize, usize),
+}
+
+/// How a publisher ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum End {
+    Stopped,
+    /// Its last values stay.
+    ShutDown,
+    /// Nobody holds it any more.
+    LeftToItself,
 }
 
 impl World {
@@ -77,6 +89,7 @@ impl World {
                 way: Way::new(name, present, rng.fork(), told.clone(), journal.clone()),
                 transport: None,
                 link: None,
+                unaware: false,
             }
         };
         let lanes = [0, 1].map(|p| [0, 1].map(|r| lane(p, r, &mut rng)));
@@ -118,7 +131,7 @@ impl World {
             89..92 => self.detach(publisher, router).await,
             92..94 => self.attach(publisher, router).await,
             94..96 => self.restart_publisher(publisher),
-            96..98 => self.end_publisher(publisher),
+            96..98 => drop(self.end_publisher(publisher)),
             _ => {
                 let within = ms(self.rng.u64(..20));
                 if let Some(publisher) = &self.publishers[publisher].address {
@@ -128,94 +141,11 @@ impl World {
         }
     }
 
-    /// Nothing is broken any more, and what is on its way arrives.
-    pub async fn calm_down(&mut self) {
-        self.note(format_args!("calm"));
-        for lane in self.lanes.iter().flatten() {
-            for _ in 0..self.rng.u32(..5) {
-                lane.way.redeliver();
-            }
-        }
-        self.mend(true).await;
-        self.calm.send_replace(true);
-        for (publisher, router) in PAIRS {
-            let lane = &self.lanes[publisher][router];
-            let stands = lane.transport.as_ref().is_some_and(Addr::connected);
-            if lane.link.is_none() || !stands {
-                self.attach(publisher, router).await;
-            }
-        }
-        sleep(ms(LATEST)).await;
-    }
-
-    /// Each of the workers that both publishers speak of goes on with one of them.
-    pub async fn settle_contests(&mut self) {
-        for worker in self.truth.contested() {
-            let publisher = self.rng.usize(..2);
-            self.truth.settle(worker, publisher);
-            self.report(publisher, worker).await;
-        }
-    }
-
-    pub async fn all_leave(&mut self) {
-        for publisher in 0..2 {
-            for worker in self.truth.workers(publisher) {
-                self.leave(publisher, worker).await;
-            }
-        }
-    }
-
-    /// The publishers stop, and what they said last comes again.
-    pub async fn end(&mut self) {
-        for publisher in 0..2 {
-            self.end_publisher(publisher);
-        }
-        self.repairs.clear();
-        settle().await;
-        for lane in self.lanes.iter().flatten() {
-            for _ in 0..4 {
-                lane.way.redeliver_of_the_newest_incarnation();
-            }
-        }
-        sleep(ms(LATEST)).await;
-    }
-
-    /// What the routers have that is not so.
-    pub async fn errors(&self) -> Vec<String> {
-        let mut errors = Vec::new();
-        for (number, router) in self.routers.iter().enumerate() {
-            let present = router.present.borrow().clone();
-            let loads = present.send(GetLoads).await.unwrap();
-            let found = self.truth.errors_in(&loads).into_iter();
-            errors.extend(found.map(|error| format!("router {number}: {error}")));
-        }
-        errors
-    }
-
-    /// What the publishers still wait for.
-    pub async fn waiting(&self) -> Vec<String> {
-        let mut waiting = Vec::new();
-        for (number, publisher) in self.publishers.iter().enumerate() {
-            let Some(publisher) = &publisher.address else {
-                continue;
-            };
-            let pending = pending(publisher).await;
-            let links = pending.links.into_iter().filter(|link| !link.lost);
-            let open = links
-                .filter(|link| link.windows + link.departures > 0 || link.in_flight_for.is_some());
-            waiting.extend(open.map(|link| format!("publisher {number}: {link:?}")));
-            if pending.timer_armed {
-                waiting.push(format!("publisher {number} has a timer armed"));
-            }
-        }
-        waiting
-    }
-
-    fn note(&self, what: std::fmt::Arguments<'_>) {
+    pub(super) fn note(&self, what: std::fmt::Arguments<'_>) {
         self.journal.note(what);
     }
 
-    async fn mend(&mut self, all: bool) {
+    pub(super) async fn mend(&mut self, all: bool) {
         let now = clock::Instant::now();
         while let Some(place) = (self.repairs.iter()).position(|(at, _)| all || *at <= now) {
             match self.repairs.remove(place).1 {
@@ -230,7 +160,7 @@ impl World {
         self.repairs.push((at, repair));
     }
 
-    async fn report(&mut self, publisher: usize, worker: WorkerRank) {
+    pub(super) async fn report(&mut self, publisher: usize, worker: WorkerRank) {
         let Some(address) = self.publishers[publisher].address.clone() else {
             return;
         };
@@ -273,7 +203,7 @@ impl World {
         publisher.former.extend(former);
     }
 
-    async fn leave(&mut self, publisher: usize, worker: WorkerRank) {
+    pub(super) async fn leave(&mut self, publisher: usize, worker: WorkerRank) {
         let Some(address) = self.publishers[publisher].address.clone() else {
             return;
         };
@@ -289,14 +219,17 @@ impl World {
         }
     }
 
-    /// Another one stands behind the transports, and who started it attaches it.
+    /// Another one stands behind the transports. Who started it may attach it; else the publisher finds out when it speaks.
     fn replace_router(&mut self, number: usize) {
         self.note(format_args!("router {number} is replaced"));
         let (next, supervised) = router(&mut self.rng);
         self.routers[number].supervised = supervised;
         self.routers[number].present.replace(next);
         for publisher in 0..2 {
-            self.mend_soon(Repair::Attach(publisher, number));
+            self.lanes[publisher][number].unaware = true;
+            if self.rng.bool() {
+                self.mend_soon(Repair::Attach(publisher, number));
+            }
         }
     }
 
@@ -315,7 +248,7 @@ impl World {
         }
     }
 
-    async fn attach(&mut self, publisher: usize, router: usize) {
+    pub(super) async fn attach(&mut self, publisher: usize, router: usize) {
         let Some(address) = self.publishers[publisher].address.clone() else {
             return;
         };
@@ -332,6 +265,7 @@ impl World {
         let transport = lane.transport.clone().unwrap();
         let attach = AttachRouter::new(transport.recipient());
         lane.link = Some(address.send(attach).await.unwrap());
+        lane.unaware = false;
     }
 
     async fn detach(&mut self, publisher: usize, router: usize) {
@@ -352,32 +286,38 @@ impl World {
         }
     }
 
-    fn end_publisher(&mut self, number: usize) {
+    pub(super) fn end_publisher(&mut self, number: usize) -> End {
         let publisher = &mut self.publishers[number];
         let Some(address) = publisher.address.take() else {
-            return;
+            return End::Stopped;
         };
         let within = ms(self.rng.u64(..50));
         let how = match self.rng.u8(..3) {
             0 if !publisher.supervised => {
                 address.do_send(StopIt);
-                "stopped"
+                End::Stopped
             }
             0 | 1 => {
                 address.do_send(Shutdown { within });
-                "shut down"
+                End::ShutDown
             }
-            _ => "left to itself",
+            _ => End::LeftToItself,
         };
         drop(address);
-        publisher.former.clear();
-        publisher.reporters.clear();
+        let reporters = std::mem::take(&mut publisher.reporters);
+        if how == End::ShutDown {
+            // One that goes before the shutdown has begun takes its worker with it.
+            publisher.former.extend(reporters.into_values());
+        } else {
+            publisher.former.clear();
+        }
         publisher.former_workers = self.truth.end_publisher(number);
         for lane in &mut self.lanes[number] {
             lane.link = None;
         }
-        self.note(format_args!("publisher {number} is {how}"));
+        self.note(format_args!("publisher {number} is {how:?}"));
         self.mend_soon(Repair::Publisher(number));
+        how
     }
 
     /// Its first incarnation, or the next: some of its workers report to it at once, some later, some never.
@@ -390,6 +330,7 @@ impl World {
             .build()
             .unwrap();
         self.truth.begin_publisher(number);
+        self.publishers[number].former.clear();
         let supervised = self.rng.bool();
         let address = if supervised {
             Supervisor::start(move |_| PublisherActor::new(config))
@@ -414,5 +355,3 @@ impl World {
         }
     }
 }
-
-const PAIRS: [(usize, usize); 4] = [(0, 0), (0, 1), (1, 0), (1, 1)];

@@ -64,7 +64,7 @@ impl Claim {
             self.reported_at = newer.reported_at;
             self.ousted = false;
         }
-        if newer.metrics.is_some() {
+        if newer.metrics.is_some() && newer.metrics != self.metrics {
             self.metrics = newer.metrics;
             self.arrived_at = newer.arrived_at;
         }
@@ -147,6 +147,7 @@ impl Worker {
     fn yield_to_higher(&mut self) {
         if let Some(higher) = self.successor()
             && self.kept_out[&higher].life > self.claim.life
+            && !self.kept_out[&higher].ousted
         {
             let higher = self.kept_out.remove(&higher).unwrap();
             let former = self.go_by(higher);
@@ -174,10 +175,11 @@ impl Worker {
 
     /// Who takes the worker if its owner lets go.
     fn successor(&self) -> Option<u64> {
-        let standing = self.kept_out.iter().filter(|(_, claim)| !claim.ousted);
-        let highest =
-            standing.max_by_key(|(_, claim)| (claim.life, claim.arrived_at, claim.publisher));
-        highest.map(|(id, _)| *id)
+        let best = self.kept_out.iter().max_by_key(|(_, claim)| {
+            let stands = !claim.ousted;
+            (stands, claim.life, claim.arrived_at, claim.publisher)
+        });
+        best.map(|(id, _)| *id)
     }
 
     /// Claims that fit are made no longer. What becomes of it; `None`: it is gone.
