@@ -173,8 +173,12 @@ impl PublisherActor {
     /// some µs, which is nothing to a timer that ticks in milliseconds; read for each message, the clock would take a third
     /// of its time.
     fn begin_message(&mut self, ctx: &mut Context<Self>) -> Instant {
-        let known = self.time.filter(|_| !self.turns.is_time_to_look());
-        let time = known.unwrap_or_else(now);
+        if let Some(time) = self.time
+            && self.turns.count_without_look()
+        {
+            return time;
+        }
+        let time = now();
         let over = self.turns.handle_message(ctx, time);
         self.time = (self.ack_poller && !over).then_some(time);
         time
@@ -264,7 +268,8 @@ impl PublisherActor {
         self.timer.is_armed() || self.attached.iter().any(|attached| attached.ack.is_some())
     }
 
-    #[inline]
+    // Called, it would copy what has changed: 25 instructions more a message.
+    #[inline(always)]
     fn handle_reported(&mut self, ctx: &mut Context<Self>, now: Instant, reported: Reported) {
         self.counts.received += 1;
         let mut look = self.overdue_at.is_some_and(|at| at <= now);
