@@ -345,6 +345,11 @@ impl Coalescer {
         }
     }
 
+    /// Whether a full snapshot is being built, and nothing of it is out.
+    pub(super) fn is_building(&self) -> bool {
+        self.building.is_some()
+    }
+
     /// Whether the snapshot that is out is a full one.
     pub(super) fn is_full_out(&self) -> bool {
         self.out.is_some_and(|out| out.full)

@@ -272,7 +272,10 @@ impl Link {
             self.min_gap = coalescing.min_gap();
             self.urgent_gap = urgent_gap(coalescing);
         }
-        self.coalescer.want_full();
+        // One that is being built tells everything too; begun anew each time, it would never be out.
+        if !self.coalescer.is_building() {
+            self.coalescer.want_full();
+        }
     }
 
     /// Every open window is due now, and pacing is skipped once; backoff is not.

@@ -725,3 +725,30 @@ fn g9_a_full_snapshot_that_is_built_in_pieces_amid_changes_ends_with_the_truth()
     }
     assert!(pieces > 1_000, "{pieces} pieces: too few to say much");
 }
+
+/// Asked for again and again while it is built, a full snapshot comes all the same.
+#[test]
+fn g10_a_router_attached_over_and_over_while_everything_is_built_gets_it() {
+    use actix_kv_metrics::{
+        LinkId, PublisherId, SnapshotKind,
+        actix::clock,
+        sans_io::{Link, Reports},
+    };
+
+    let now = clock::Instant::now().into_std();
+    let mut reports = Reports::new();
+    for worker in 0..50 {
+        reports.handle_report(w(worker), load(worker), None, now);
+    }
+    let mut link = Link::new(LinkId::new(1), windows(1, 10), Backoff::default(), now);
+    let mut sequence = 0;
+    let everything = (0..5).find_map(|_| {
+        link.handle_attached_again(None, now);
+        link.poll_transmit_piece(PublisherId::new(1, 1), &mut sequence, &reports, now, 12)
+    });
+    let everything = everything.unwrap();
+    assert_eq!(
+        (everything.kind, everything.workers.len()),
+        (SnapshotKind::Full, 50)
+    );
+}
