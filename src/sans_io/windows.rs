@@ -229,30 +229,28 @@ impl Windows {
         self.each.renumber(renumbering);
         self.places.renumber(renumbering);
         self.caps.renumber(renumbering);
-        for chain in [
-            &mut self.quiet,
-            &mut self.due,
-            &mut self.urgent,
-            &mut self.ordinary_caps,
-            &mut self.minor_caps,
-        ] {
+        for chain in self.chains() {
             chain.renumber(renumbering);
         }
     }
 
     /// Closes every window.
     pub(super) fn close_all(&mut self) {
-        for chain in [
+        for chain in self.chains() {
+            *chain = Chain::EMPTY;
+        }
+        self.each.clear();
+        self.open = 0;
+    }
+
+    fn chains(&mut self) -> [&mut Chain<WorkerSlot>; 5] {
+        [
             &mut self.quiet,
             &mut self.due,
             &mut self.urgent,
             &mut self.ordinary_caps,
             &mut self.minor_caps,
-        ] {
-            *chain = Chain::EMPTY;
-        }
-        self.each.clear();
-        self.open = 0;
+        ]
     }
 
     /// The first significant change of a minor window: an ordinary one from now on, at the latest at its old end.
