@@ -125,7 +125,7 @@ impl LoadTable {
             row.echoed = 0;
             let publisher = said.owner.id;
             row.claim = said;
-            self.drop_other(index, publisher);
+            self.drop_others(index, |claim| claim.owner.id == publisher);
             self.yield_to_higher(index);
         }
         self.heed(index, now);
@@ -149,7 +149,7 @@ impl LoadTable {
             self.counts.dropped += self.reservations.end_all(index);
             row.echoed = 0;
         }
-        self.drop_other(index, publisher);
+        self.drop_others(index, |claim| claim.owner.id == publisher);
         if own {
             self.publishers.note_worker_gone(publisher);
         } else {
@@ -255,20 +255,15 @@ impl LoadTable {
         let Some(row) = self.rows.get_mut(index) else {
             return false;
         };
-        let mut place = 0;
-        while let Some(other) = row.others.get(place) {
-            if fits(other) {
-                self.publishers.note_worker_gone(other.owner.id);
-                self.kept_out -= 1;
-                row.others.swap_remove(place);
-            } else {
-                place += 1;
-            }
-        }
-        if !fits(&row.claim) {
+        let owned = fits(&row.claim);
+        self.drop_others(index, fits);
+        if !owned {
             self.reprice(index);
             return false;
         }
+        let Some(row) = self.rows.get_mut(index) else {
+            return false;
+        };
         let Some(successor) = row.successor() else {
             self.remove(index);
             return true;
@@ -312,16 +307,19 @@ impl LoadTable {
         taking.swept >= self.rows.slots()
     }
 
-    fn drop_other(&mut self, index: RowSlot, publisher: u64) {
+    /// What those who fit said beside the owner is kept no longer.
+    fn drop_others(&mut self, index: RowSlot, fits: impl Fn(&Claim) -> bool) {
         let Some(row) = self.rows.get_mut(index) else {
             return;
         };
-        let kept = row.others.len();
-        row.others.retain(|claim| claim.owner.id != publisher);
-        for _ in row.others.len()..kept {
-            self.kept_out -= 1;
-            self.publishers.note_worker_gone(publisher);
-        }
+        row.others.retain(|claim| {
+            let dropped = fits(claim);
+            if dropped {
+                self.kept_out -= 1;
+                self.publishers.note_worker_gone(claim.owner.id);
+            }
+            !dropped
+        });
     }
 
     fn remove(&mut self, index: RowSlot) {
