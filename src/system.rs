@@ -14,7 +14,7 @@ use crate::{
     publisher::{
         PublisherActor,
         flush::{AwaitAnnounced, FlushReport, Shutdown},
-        reporter::MetricsReporter,
+        reporter::{Door, MetricsReporter},
         routers::{AttachRouter, DetachRouter},
     },
     router::{RouterActor, Selection, StopRouter},
@@ -124,7 +124,7 @@ pub struct KvMetrics(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    publisher: Arc<Addr<PublisherActor>>,
+    door: Arc<Door>,
     router: RwLock<Present>,
     /// What the first shutdown answered.
     ended: Arc<OnceLock<FlushReport>>,
@@ -180,7 +180,7 @@ impl KvMetrics {
         let (router, died) = start_router(&config);
         let link = publisher.send(AttachRouter::new(router.clone().recipient()).guarded());
         let shared = Arc::new(Shared {
-            publisher: Arc::new(publisher),
+            door: Arc::new(Door::of(publisher)),
             router: RwLock::new(Present {
                 address: router,
                 state: RouterState::Running,
@@ -199,7 +199,7 @@ impl KvMetrics {
 
     /// The publisher.
     pub fn publisher(&self) -> Addr<PublisherActor> {
-        Addr::clone(&self.0.publisher)
+        self.0.door.publisher().clone()
     }
 
     /// The newest router: valid until it dies, after which [`select`](Self::select) uses the one that replaces it.
@@ -209,7 +209,7 @@ impl KvMetrics {
 
     /// Announces a worker, and gives it what it reports with.
     pub fn reporter(&self, worker: impl Into<WorkerRank>) -> MetricsReporter {
-        MetricsReporter::sharing(self.0.publisher.clone(), worker)
+        MetricsReporter::sharing(self.0.door.clone(), worker)
     }
 
     /// Chooses a worker and books the request on it, at the router that runs just now.
@@ -235,7 +235,7 @@ impl KvMetrics {
                     within: NEWS_WITHIN,
                 };
                 // The publisher keeps the time itself, unless its arbiter is blocked.
-                match heard_within(NEWS_WITHIN, self.0.publisher.send(announced)).await {
+                match heard_within(NEWS_WITHIN, self.0.door.publisher().send(announced)).await {
                     Some(Err(_)) if !self.0.read().closing => Err(unknown),
                     Some(_) | None => self.select_once(request).await,
                 }
@@ -273,8 +273,8 @@ impl KvMetrics {
         }
         // Whoever drops this future still wants the end: actix skips a message whose answer nobody waits for, but not the
         // first of these two.
-        self.0.publisher.do_send(Shutdown { within });
-        let report = self.0.publisher.send(Shutdown { within });
+        self.0.door.publisher().do_send(Shutdown { within });
+        let report = self.0.door.publisher().send(Shutdown { within });
         // The same holds here.
         let longest = within.saturating_add(ARBITER_BLOCKED);
         let report = heard_within(longest, report).await.and_then(Result::ok);
@@ -361,7 +361,7 @@ async fn guard(
         } else {
             tracing::debug!(failures, "the router died and is started again");
         }
-        let publisher = guarded.publisher.clone();
+        let publisher = guarded.door.publisher().clone();
         drop(guarded);
         actix::clock::sleep(config.restart.delay(failures)).await;
 

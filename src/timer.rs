@@ -84,6 +84,11 @@ impl DeadlineTimer {
         }
     }
 
+    /// When it comes.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        Some(self.armed?.deadline)
+    }
+
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.is_some()
     }

@@ -132,6 +132,7 @@ impl Handler<Flush> for PublisherActor {
         if let Phase::Shut(report) = &self.phase {
             let _ = answer.send(report.clone());
         } else {
+            self.take_all_reports(now);
             let goals = self.flush(now, false);
             let deadline = now.checked_add(msg.within);
             self.waiters.push(Waiter::new(deadline, goals, answer));
@@ -215,8 +216,7 @@ impl PublisherActor {
         self.phase = Phase::Closing;
         closing::note(self.id, &ctx.address());
         for reporter in self.reports.close_reporters() {
-            let reported = self.reports.handle_waiting(&reporter);
-            self.handle_reported(ctx, now, reported);
+            self.take_report(&reporter, now);
         }
     }
 

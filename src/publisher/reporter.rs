@@ -1,17 +1,18 @@
 //! A worker's handle for reporting: conflates before the mailbox.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicU64, Ordering},
 };
 
 use actix::{Addr, Context, Handler, Message};
 use thiserror::Error;
 
-use super::{Phase, PublisherActor, closing, now};
+use super::{PublisherActor, ReportBell, Ring, closing, now};
 use crate::{
     metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
     sans_io::{
+        bell::Entered,
         conflate::{Closed, Offered},
         reports::{SharedReport, WaitingReport},
     },
@@ -21,8 +22,9 @@ use crate::{
 
 /// Reports the load of one worker rank, from any thread, as often as it likes.
 ///
-/// - [`report`](Self::report) never blocks and never queues more than one message: the newest metrics wait in a place
-///   until the publisher fetches them, and only the report that finds the place empty sends a wake-up.
+/// - [`report`](Self::report) never blocks: the newest metrics wait in a place until the publisher fetches them. Only the report
+///   that finds the place empty may have to wake the publisher, and does so only if nothing else is about to; all reporters of
+///   a publisher together have one wake-up on its way at most.
 /// - Making a reporter announces the worker (known, not yet reported) and begins a new life of it. A newer reporter for
 ///   the same worker takes it over; the older one gets [`ReportError::LifeEnded`] from then on.
 /// - Dropping it, also by a panic of its owner, ends its own life only: routers drop the worker at once.
@@ -34,8 +36,29 @@ use crate::{
 pub struct MetricsReporter {
     shared: Arc<SharedReport>,
     /// Shared with the other reporters of a system: an address of its own would take three allocations each.
-    publisher: Arc<Addr<PublisherActor>>,
+    door: Arc<Door>,
     rejected: AtomicU64,
+}
+
+/// Where reporters find their publisher.
+#[derive(Debug)]
+pub(crate) struct Door {
+    publisher: Addr<PublisherActor>,
+    /// There once the publisher has heard of the first of them.
+    bell: OnceLock<Arc<ReportBell>>,
+}
+
+impl Door {
+    pub(crate) fn of(publisher: Addr<PublisherActor>) -> Self {
+        Self {
+            publisher,
+            bell: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn publisher(&self) -> &Addr<PublisherActor> {
+        &self.publisher
+    }
 }
 
 /// Why a report was not taken.
@@ -59,22 +82,20 @@ pub enum ReportError {
 impl MetricsReporter {
     /// Announces the worker and begins a life of it.
     pub fn new(publisher: &Addr<PublisherActor>, worker: impl Into<WorkerRank>) -> Self {
-        Self::sharing(Arc::new(publisher.clone()), worker)
+        Self::sharing(Arc::new(Door::of(publisher.clone())), worker)
     }
 
     /// The same, with an address that is shared.
-    pub(crate) fn sharing(
-        publisher: Arc<Addr<PublisherActor>>,
-        worker: impl Into<WorkerRank>,
-    ) -> Self {
+    pub(crate) fn sharing(door: Arc<Door>, worker: impl Into<WorkerRank>) -> Self {
         let shared = Arc::new(SharedReport::new(worker.into(), stamp::next()));
-        if closing::is_closing(&publisher) {
+        if closing::is_closing(&door.publisher) {
             shared.waiting.close(Closed::ShuttingDown);
         }
-        publisher.do_send(ReporterMade(shared.clone()));
+        let made = ReporterMade(shared.clone(), door.clone());
+        door.publisher.do_send(made);
         Self {
             shared,
-            publisher,
+            door,
             rejected: AtomicU64::new(0),
         }
     }
@@ -124,36 +145,42 @@ impl MetricsReporter {
 
     #[inline]
     fn offer(&self, update: impl FnOnce(&mut WaitingReport)) -> Result<(), ReportError> {
-        if !self.publisher.connected() {
+        if !self.door.publisher.connected() {
             return Err(ReportError::PublisherGone);
         }
         match self.shared.waiting.offer(update) {
             Offered::Conflated => Ok(()),
             Offered::Closed(Closed::Ended) => Err(ReportError::LifeEnded),
             Offered::Closed(Closed::ShuttingDown) => Err(ReportError::ShuttingDown),
-            Offered::Wake => {
-                self.publisher.do_send(ReportWaiting(self.shared.clone()));
-                Ok(())
-            }
+            Offered::Wake => self.enter(),
         }
+    }
+
+    /// Something waits that the publisher does not know of.
+    fn enter(&self) -> Result<(), ReportError> {
+        let Some(bell) = self.door.bell.get() else {
+            // It is taken when the publisher hears of this reporter.
+            return Ok(());
+        };
+        match bell.enter(self.shared.clone()) {
+            Entered::Quiet => {}
+            Entered::Wake => self.door.publisher.do_send(Ring),
+            Entered::Gone => return Err(ReportError::PublisherGone),
+        }
+        Ok(())
     }
 }
 
 impl Drop for MetricsReporter {
     fn drop(&mut self) {
-        self.publisher.do_send(ReporterLeft(self.shared.clone()));
+        let left = ReporterLeft(self.shared.clone());
+        self.door.publisher.do_send(left);
     }
 }
 
-struct ReporterMade(Arc<SharedReport>);
+struct ReporterMade(Arc<SharedReport>, Arc<Door>);
 
 impl Message for ReporterMade {
-    type Result = ();
-}
-
-struct ReportWaiting(Arc<SharedReport>);
-
-impl Message for ReportWaiting {
     type Result = ();
 }
 
@@ -172,26 +199,14 @@ impl Handler<ReporterMade> for PublisherActor {
             msg.0.waiting.close(Closed::ShuttingDown);
             return;
         }
-        if let Some(slot) = self.reports.handle_reporter(msg.0) {
+        // Before what waits is taken: whoever reports after that finds the bell.
+        msg.1.bell.get_or_init(|| self.bell.clone());
+        if let Some(slot) = self.reports.handle_reporter(msg.0.clone()) {
             self.handle_joined(ctx, now, slot);
         }
-    }
-}
-
-impl Handler<ReportWaiting> for PublisherActor {
-    type Result = ();
-
-    fn handle(&mut self, msg: ReportWaiting, ctx: &mut Context<Self>) {
-        let now = self.begin_message(ctx);
-        let closed =
-            !matches!(self.phase, Phase::Open) && !msg.0.waiting.close(Closed::ShuttingDown);
-        if closed || self.refuses() {
-            // What waited was taken when the shutdown began.
-            return;
+        if self.take_report(&msg.0, now) {
+            self.drive_after_message(ctx, now);
         }
-        tracing::trace!(worker = %msg.0.worker, "report");
-        let reported = self.reports.handle_waiting(&msg.0);
-        self.handle_reported(ctx, now, reported);
     }
 }
 
@@ -203,6 +218,8 @@ impl Handler<ReporterLeft> for PublisherActor {
         if self.refuses() {
             return;
         }
+        // What it reported before it left.
+        self.take_report(&msg.0, now);
         if let Some(slot) = self.reports.handle_reporter_left(&msg.0) {
             self.handle_left(ctx, now, msg.0.worker, slot);
         }

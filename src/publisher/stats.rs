@@ -113,6 +113,7 @@ impl Handler<GetPublisherStats> for PublisherActor {
 
     fn handle(&mut self, _: GetPublisherStats, ctx: &mut Context<Self>) -> Self::Result {
         let now = self.begin_message(ctx);
+        self.drive_after_message(ctx, now);
         MessageResult(PublisherStats {
             workers: self.reports.len(),
             forgotten_tickets: self.reports.forgotten_tickets(),
@@ -137,6 +138,7 @@ impl Handler<GetPending> for PublisherActor {
 
     fn handle(&mut self, _: GetPending, ctx: &mut Context<Self>) -> Self::Result {
         let now = self.begin_message(ctx);
+        self.drive_after_message(ctx, now);
         MessageResult(Pending {
             links: self
                 .links()

@@ -79,6 +79,11 @@ impl<T: Default> Conflated<T> {
         state.waiting
     }
 
+    /// Whether it takes nothing more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().closed.is_some()
+    }
+
     /// Updates that joined one that waited.
     pub(crate) fn conflated(&self) -> u64 {
         self.state().conflated

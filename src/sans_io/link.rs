@@ -421,6 +421,48 @@ impl Link {
         self.poll_transmit(publisher, sequence, reports, now)
     }
 
+    /// Whether what is reported now could not be sent much before `wake`, or else can be noticed then: urgent changes wait for
+    /// nothing longer than `urgent_gap`, and no report for longer than `STAMP_LAG`.
+    pub(crate) fn can_wait_for(&self, wake: Option<Instant>, now: Instant) -> bool {
+        let by = |until: Option<Instant>| {
+            wake.is_some_and(|wake| until.is_none_or(|until| wake <= until))
+        };
+        let after_start = |gap| self.paced_from().is_some_and(|at| by(at.checked_add(gap)));
+        let soon = by(now.checked_add(STAMP_LAG));
+        match self.state {
+            LinkState::Lost => true,
+            _ if !soon => false,
+            // An answer wakes by itself.
+            LinkState::InFlight { .. } => by(self.unanswered_at()),
+            LinkState::BackingOff { until } => by(until),
+            LinkState::Idle => {
+                by(now.checked_add(TICK))
+                    || after_start(self.urgent_gap)
+                    || (after_start(self.min_gap) && by(now.checked_add(self.urgent_gap)))
+            }
+        }
+    }
+
+    /// When to look for reports, if some came and more are expected, so that [`can_wait_for`](Self::can_wait_for) holds.
+    pub(crate) fn look_at(&self, now: Instant) -> Option<Instant> {
+        let until = match self.state {
+            LinkState::Lost => return None,
+            LinkState::InFlight { .. } => self.unanswered_at(),
+            LinkState::BackingOff { until } => until,
+            LinkState::Idle => {
+                let last_start = self.paced_from()?;
+                let urgent = last_start.checked_add(self.urgent_gap)?;
+                let soon = now.checked_add(self.urgent_gap.saturating_sub(TICK).max(TICK))?;
+                let other = last_start.checked_add(self.min_gap)?;
+                if other <= now {
+                    return None;
+                }
+                Some(urgent.max(soon).min(other))
+            }
+        };
+        until.into_iter().chain(now.checked_add(STAMP_LAG)).min()
+    }
+
     /// The start that the next snapshot keeps its distance from, if it has to.
     fn paced_from(&self) -> Option<Instant> {
         let paced = !self.unpaced && !self.coalescer.wants_full();
@@ -495,5 +537,9 @@ fn urgent_gap(coalescing: Coalescing) -> Duration {
     }
 }
 
+/// How exact timers are, at best: what comes a tick later is not late.
+const TICK: Duration = Duration::from_millis(1);
+/// A report that joins one that waits keeps its stamp: for this long at most, as long as there is a router to tell.
+const STAMP_LAG: Duration = Duration::from_millis(10);
 /// Without an answer for this long, a router is worth a warning.
 const SILENCE: Duration = Duration::from_secs(1);

@@ -6,10 +6,11 @@
 //! The publisher's side: [`Reports`] is the table of the newest reports, [`Coalescer`] decides what of it is due on one
 //! link, [`Link`] delivers it. The router's side: [`LoadTable`] takes snapshots in and chooses workers.
 
-// The place of `conflate` is locked by std here, and by the model checker in `tests/slot_loom.rs`.
+// What `conflate` and `bell` lock is std's here, and the model checker's in `tests/slot_loom.rs`.
 use std::sync;
 
 mod at_router;
+pub(crate) mod bell;
 pub(crate) mod choice;
 mod claims;
 pub(crate) mod coalescer;

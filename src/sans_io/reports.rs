@@ -220,6 +220,11 @@ impl SharedReport {
             slot: AtomicU32::new(u32::MAX),
         }
     }
+
+    /// Whether the publisher has heard of it.
+    fn is_known(&self) -> bool {
+        self.slot.load(Relaxed) != u32::MAX
+    }
 }
 
 #[derive(Debug, Default)]
@@ -387,21 +392,28 @@ impl Reports {
         Some(slot)
     }
 
-    /// A reporter says that something waits.
-    pub(crate) fn handle_waiting(&mut self, reporter: &Arc<SharedReport>) -> Reported {
-        let waiting = reporter.waiting.take();
+    /// Takes what waits at a reporter, and when it was reported. `None`: nothing waits, or it waits for the publisher to hear
+    /// of the reporter.
+    #[inline]
+    pub(crate) fn handle_waiting(
+        &mut self,
+        reporter: &Arc<SharedReport>,
+    ) -> Option<(Reported, Option<Instant>)> {
+        if !reporter.is_known() && !reporter.waiting.is_closed() {
+            return None;
+        }
+        let waiting = reporter.waiting.take()?;
+        let reported_at = waiting.reported_at;
         let forgotten = &mut self.forgotten_tickets;
         let Some((slot, row)) = row_of(&mut self.rows, reporter) else {
-            return Reported::Late;
+            return Some((Reported::Late, reported_at));
         };
-        let Some(waiting) = waiting else {
-            return Reported::Known;
-        };
-        row.change(slot, waiting.metrics, waiting.reported_at, |known| {
+        let reported = row.change(slot, waiting.metrics, waiting.reported_at, |known| {
             let news = known.merge_all(&waiting.admitted);
             *forgotten += known.take_forgotten();
             news
-        })
+        });
+        Some((reported, reported_at))
     }
 
     /// A reporter is gone: ends its own life only.
@@ -519,12 +531,12 @@ mod tests {
         offer(&older, 1);
         assert!(reports.handle_reporter(newer.clone()).is_some());
         assert_eq!(reports.get(W).unwrap().life, newer.life);
-        assert_eq!(reports.handle_waiting(&older), Reported::Late);
+        assert_eq!(reports.handle_waiting(&older).unwrap().0, Reported::Late);
         assert_eq!(reports.handle_reporter_left(&older), None);
         assert_eq!(reports.get(W).unwrap().metrics, None);
         offer(&newer, 2);
         assert!(matches!(
-            reports.handle_waiting(&newer),
+            reports.handle_waiting(&newer).unwrap().0,
             Reported::Changed(_)
         ));
         assert!(reports.handle_reporter_left(&newer).is_some());

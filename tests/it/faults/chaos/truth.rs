@@ -15,7 +15,8 @@ pub struct Claim {
     /// The life was drawn at this time or later, in the unit of lives.
     drawn: u64,
     pub metrics: Option<ForwardPassMetrics>,
-    reported_at: Option<clock::Instant>,
+    /// Of the first and the last report that may stand under one stamp.
+    reported_at: Option<(clock::Instant, clock::Instant)>,
 }
 
 /// The living workers of both publishers.
@@ -52,14 +53,23 @@ impl Truth {
         self.claims[publisher].insert(worker, claim);
     }
 
-    /// A report, or a life that begins with one. To be told before it is so.
-    pub fn report(&mut self, publisher: usize, worker: WorkerRank, metrics: ForwardPassMetrics) {
+    /// A report, or a life that begins with one. To be told before it is so. `told`: the publisher has a router to tell it to.
+    pub fn report(
+        &mut self,
+        publisher: usize,
+        worker: WorkerRank,
+        metrics: ForwardPassMetrics,
+        told: bool,
+    ) {
         if !self.claims[publisher].contains_key(&worker) {
             self.begin_life(publisher, worker);
         }
         if let Some(claim) = self.claims[publisher].get_mut(&worker) {
             claim.metrics = Some(metrics);
-            claim.reported_at = Some(clock::Instant::now());
+            let now = clock::Instant::now();
+            let lag = now.checked_sub(STAMP_LAG).unwrap_or(now);
+            let first = claim.reported_at.map(|(first, _)| first).filter(|_| !told);
+            claim.reported_at = Some((first.unwrap_or(lag).min(lag), now));
         }
     }
 
@@ -130,10 +140,12 @@ impl Truth {
                 errors.push(format!("{worker} is gone: {load:?}"));
                 continue;
             };
-            let reported = claim.reported_at.map(|at| now - at);
+            let reported = claim
+                .reported_at
+                .map(|(first, last)| (now - first, now - last));
             let exact = match (reported, load.reported) {
-                (Some(is), Some(has)) => is.abs_diff(has) <= Duration::from_millis(1),
-                (is, has) => is == has,
+                (Some((oldest, newest)), Some(has)) => (newest..=oldest + TICK).contains(&has),
+                (is, has) => is.is_none() && has.is_none(),
             };
             let publisher = load.publisher;
             let is_so = publisher.id == id_of(*owner)
@@ -166,3 +178,7 @@ pub fn id_of(publisher: usize) -> u64 {
 fn micros() -> u64 {
     UNIX_EPOCH.elapsed().unwrap().as_micros() as u64
 }
+
+/// A report that joins one that waits for the publisher keeps its stamp, for this long at most.
+const STAMP_LAG: Duration = Duration::from_millis(10);
+const TICK: Duration = Duration::from_millis(1);

@@ -170,13 +170,22 @@ impl World {
         let metrics = same.unwrap_or_else(|| metrics(&mut self.rng));
         let blocks = metrics.kv_stats.kv_active_blocks;
         self.note(format_args!("{worker} of {publisher} reports {blocks}"));
-        (self.truth).report(publisher, worker, metrics.clone());
+        let told = self.has_router(publisher);
+        (self.truth).report(publisher, worker, metrics.clone(), told);
         if let Some(reporter) = self.publishers[publisher].reporters.get(&worker) {
             reporter.report(metrics).unwrap();
         } else {
             let changed = MetricsChanged::new(worker, metrics);
             address.send(changed).await.unwrap().unwrap();
         }
+    }
+
+    /// Whether a living router is attached to the publisher, as far as it knows.
+    fn has_router(&self, publisher: usize) -> bool {
+        self.lanes[publisher].iter().any(|lane| {
+            let transport = lane.transport.as_ref();
+            lane.link.is_some() && transport.is_some_and(Addr::connected)
+        })
     }
 
     async fn join(&mut self, publisher: usize, worker: WorkerRank) {
