@@ -12,7 +12,11 @@ use super::{
     Phase, PublisherActor, closing,
     waiters::{Goal, Waiter},
 };
-use crate::{metrics::WorkerRank, sans_io::link::LinkId, snapshot::LoadSnapshot};
+use crate::{
+    metrics::WorkerRank,
+    sans_io::{conflate::Closed, link::LinkId},
+    snapshot::LoadSnapshot,
+};
 
 /// Publishes every open window now. Answers when all that is newest at this moment was acknowledged by every router,
 /// failed once, or its router is gone, and after `within` at the latest. With nothing open it sends nothing.
@@ -215,7 +219,8 @@ impl PublisherActor {
     fn close(&mut self, ctx: &mut Context<Self>, now: Instant) {
         self.phase = Phase::Closing;
         closing::note(self.id, &ctx.address());
-        for reporter in self.reports.close_reporters() {
+        let waiting = self.reports.close_reporters(Closed::ShuttingDown);
+        for reporter in waiting.cloned().collect::<Vec<_>>() {
             self.take_report(&reporter, now);
         }
     }

@@ -17,6 +17,7 @@ use crate::{
     metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
     sans_io::{
         bell::Bell,
+        conflate::Closed,
         link::{Delivery, Link},
         reports::{Reported, Reports, SharedReport, WorkerSlot},
     },
@@ -501,6 +502,8 @@ impl Supervised for PublisherActor {
 
 impl Drop for PublisherActor {
     fn drop(&mut self) {
+        // Nobody takes any more what waits there.
+        let _ = self.reports.close_reporters(Closed::Gone).count();
         self.bell.close();
         built::forget(self.id);
         closing::forget(self.id);

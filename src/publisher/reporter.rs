@@ -145,14 +145,19 @@ impl MetricsReporter {
 
     #[inline]
     fn offer(&self, update: impl FnOnce(&mut WaitingReport)) -> Result<(), ReportError> {
-        if !self.door.publisher.connected() {
-            return Err(ReportError::PublisherGone);
-        }
         match self.shared.waiting.offer(update) {
             Offered::Conflated => Ok(()),
-            Offered::Closed(Closed::Ended) => Err(ReportError::LifeEnded),
-            Offered::Closed(Closed::ShuttingDown) => Err(ReportError::ShuttingDown),
             Offered::Wake => self.enter(),
+            Offered::Closed(why) => Err(self.error(why)),
+        }
+    }
+
+    #[cold]
+    fn error(&self, why: Closed) -> ReportError {
+        match why {
+            Closed::Ended if self.door.publisher.connected() => ReportError::LifeEnded,
+            Closed::ShuttingDown if self.door.publisher.connected() => ReportError::ShuttingDown,
+            Closed::Ended | Closed::ShuttingDown | Closed::Gone => ReportError::PublisherGone,
         }
     }
 
@@ -179,6 +184,15 @@ impl Drop for MetricsReporter {
 }
 
 struct ReporterMade(Arc<SharedReport>, Arc<Door>);
+
+impl Drop for ReporterMade {
+    /// Without having been handled: the publisher is gone.
+    fn drop(&mut self) {
+        if !self.0.is_known() {
+            self.0.waiting.close(Closed::Gone);
+        }
+    }
+}
 
 impl Message for ReporterMade {
     type Result = ();

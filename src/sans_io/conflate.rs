@@ -25,6 +25,8 @@ pub(crate) enum Closed {
     Ended,
     /// The taker is shutting down.
     ShuttingDown,
+    /// The taker is gone.
+    Gone,
 }
 
 /// A place for one value.

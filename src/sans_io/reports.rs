@@ -222,7 +222,7 @@ impl SharedReport {
     }
 
     /// Whether the publisher has heard of it.
-    fn is_known(&self) -> bool {
+    pub(crate) fn is_known(&self) -> bool {
         self.slot.load(Relaxed) != u32::MAX
     }
 }
@@ -425,14 +425,11 @@ impl Reports {
         self.handle_left(reporter.worker)
     }
 
-    /// A shutdown begins: no reporter takes anything more. Those in which something waits.
-    pub(crate) fn close_reporters(&self) -> Vec<Arc<SharedReport>> {
-        let reporters = self
-            .rows
-            .iter()
-            .filter_map(|(_, row)| row.reporter.as_ref());
-        let waits = |reporter: &&Arc<SharedReport>| reporter.waiting.close(Closed::ShuttingDown);
-        reporters.filter(waits).cloned().collect()
+    /// A shutdown begins, or the publisher is gone: no reporter takes anything more. Those in which something waits.
+    pub(crate) fn close_reporters(&self, why: Closed) -> impl Iterator<Item = &Arc<SharedReport>> {
+        let rows = self.rows.iter();
+        let reporters = rows.filter_map(|(_, row)| row.reporter.as_ref());
+        reporters.filter(move |reporter| reporter.waiting.close(why))
     }
 
     fn begin(
