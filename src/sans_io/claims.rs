@@ -46,7 +46,14 @@ impl LoadTable {
             self.take_from_owner(index, said, now);
         } else {
             self.counts.late_loads += 1;
-            self.keep_out(index, said, takes_over);
+            // A higher life that was said by mistake is no more for ever than a higher sequence is.
+            let stale_after = self.config.stale_after();
+            let silent = row.other(said.owner.id).is_some_and(|kept| {
+                let heard_at = kept.reported_at.unwrap_or(kept.told_at);
+                kept.named_in != said.named_in
+                    && now.saturating_duration_since(heard_at) >= stale_after
+            });
+            self.keep_out(index, said, takes_over || silent);
             self.reprice(index);
         }
     }
@@ -174,7 +181,7 @@ impl LoadTable {
     }
 
     /// The newest load of somebody who does not own the worker is kept beside. Of the same incarnation a lower life is old,
-    /// unless it `takes_over` from what was said before.
+    /// unless it `takes_over` from what was said before, or the higher life has been silent for `stale_after`.
     fn keep_out(&mut self, index: RowSlot, said: Claim, takes_over: bool) {
         let publisher = said.owner.id;
         let Some(row) = self.rows.get_mut(index) else {

@@ -100,7 +100,7 @@ impl Worker {
     }
 
     /// A publisher says something of it. `anew`: whatever it has said before is void.
-    pub(super) fn hear(&mut self, said: Claim, anew: bool) -> Outcome {
+    pub(super) fn hear(&mut self, said: Claim, anew: bool, stale_after: Duration) -> Outcome {
         let id = said.publisher.id;
         let own = id == self.claim.publisher.id;
         if own {
@@ -120,7 +120,15 @@ impl Worker {
         }
         let reports = kept.is_none_or(|kept| said.reported_at > kept.reported_at);
         if said.life < self.claim.life || !reports {
-            self.keep_out(said, anew);
+            let kept = self.kept_out.get(&id);
+            let silent = kept.filter(|kept| kept.told_in != said.told_in);
+            let silent = silent.is_some_and(|kept| {
+                let silence = said
+                    .arrived_at
+                    .saturating_duration_since(kept.silent_since());
+                silence >= stale_after
+            });
+            self.keep_out(said, anew || silent);
             return Outcome::KeptOut;
         }
         let returns = kept.is_some();

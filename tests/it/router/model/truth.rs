@@ -223,7 +223,7 @@ impl Truth {
             None => {
                 self.workers.insert(load.worker, Worker::new(claim));
             }
-            Some(worker) => match worker.hear(claim, anew) {
+            Some(worker) => match worker.hear(claim, anew, self.config.stale_after()) {
                 Outcome::KeptOut => return,
                 Outcome::LivesAnew => {
                     self.end(End::Dropped, |booking| booking.worker == load.worker);
