@@ -50,11 +50,20 @@ struct Known {
     goodbyes: SmallVec<[Goodbye; 1]>,
     /// Lower incarnations that were asked for everything, and the highest sequence of each that was answered so. Each has a
     /// place of its own: two that speak by turns would make each other's answers come unasked.
-    asked: SmallVec<[(u64, u64); 1]>,
+    asked: SmallVec<[Asked; 1]>,
     /// It has been warned of that two speak under this id.
     contested: bool,
     /// Workers it speaks of.
     workers: usize,
+}
+
+/// A lower incarnation was asked for everything. What it answers must come after `sequence`, which is forgotten like any
+/// other maximum if nothing raises it for `stale_after`.
+#[derive(Debug)]
+struct Asked {
+    incarnation: u64,
+    sequence: u64,
+    raised_at: Instant,
 }
 
 #[derive(Debug)]
@@ -122,11 +131,12 @@ impl Publishers {
                 known.warn_of_contest(publisher);
                 return Verdict::Superseded;
             }
+            let stale_after = self.stale_after;
             let mut asked = known.asked.iter();
-            let asked = asked.find(|(asked, _)| *asked == incarnation);
-            let follows = asked.is_some_and(|(_, asked)| sequence > *asked);
+            let asked = asked.find(|asked| asked.incarnation == incarnation);
+            let follows = asked.is_some_and(|asked| sequence > asked.sequence);
             if !(full && follows) {
-                known.ask(incarnation, sequence);
+                known.ask(incarnation, sequence, stale_after, now);
                 return Verdict::Untold;
             }
         }
@@ -270,16 +280,25 @@ impl Publishers {
 
 impl Known {
     /// A lower incarnation or sequence is asked for everything: an answer is what comes after all that it said before.
-    fn ask(&mut self, incarnation: u64, sequence: u64) {
-        let mut asked = self.asked.iter_mut();
-        if let Some((_, last)) = asked.find(|(asked, _)| *asked == incarnation) {
-            *last = sequence.max(*last);
+    fn ask(&mut self, incarnation: u64, sequence: u64, stale_after: Duration, now: Instant) {
+        let mut known = self.asked.iter_mut();
+        let known = known.find(|asked| asked.incarnation == incarnation);
+        let asked = Asked {
+            incarnation,
+            sequence,
+            raised_at: now,
+        };
+        if let Some(known) = known {
+            let silent = now.saturating_duration_since(known.raised_at) >= stale_after;
+            if sequence > known.sequence || silent {
+                *known = asked;
+            }
             return;
         }
         if self.asked.len() == ASKED {
             self.asked.remove(0);
         }
-        self.asked.push((incarnation, sequence));
+        self.asked.push(asked);
     }
 
     /// Duplicates are nobody's fault; two publishers with one id are.

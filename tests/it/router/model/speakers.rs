@@ -13,8 +13,8 @@ pub(super) struct Speakers {
     believed: Option<Believed>,
     /// Who said goodbye: in which sequence, and when.
     closed: BTreeMap<u64, (u64, Instant)>,
-    /// Who was asked for everything because the believed one is silent: with which sequence.
-    asked: BTreeMap<u64, u64>,
+    /// Who was asked for everything because the believed one is silent: with which highest sequence, and when it came.
+    asked: BTreeMap<u64, (u64, Instant)>,
 }
 
 /// The incarnation that has told everything.
@@ -76,10 +76,15 @@ impl Speakers {
             if now - higher_at < stale_after {
                 return Verdict::OLD;
             }
-            let answers = self.asked.get(&incarnation).is_some_and(|a| sequence > *a);
+            let answers = self
+                .asked
+                .get(&incarnation)
+                .is_some_and(|(a, _)| sequence > *a);
             if !(full && answers) {
-                let asked = self.asked.entry(incarnation).or_default();
-                *asked = sequence.max(*asked);
+                let asked = self.asked.entry(incarnation).or_insert((sequence, now));
+                if sequence > asked.0 || now - asked.1 >= stale_after {
+                    *asked = (sequence, now);
+                }
                 return Verdict::UNTOLD;
             }
         }
