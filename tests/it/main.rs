@@ -3,6 +3,7 @@
 #![allow(missing_docs, unreachable_pub)]
 
 mod api;
+mod attack;
 mod cases;
 mod coalescer;
 mod faults;
