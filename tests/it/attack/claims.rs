@@ -1,7 +1,6 @@
 //! Two claims on one worker: who reports is heard `stale_after` after the other fell silent.
-use std::time::{Duration, Instant};
 
-use actix_kv_metrics::{LoadSnapshot, RouterConfig, SnapshotAck, SnapshotKind, sans_io::LoadTable};
+use actix_kv_metrics::{RouterConfig, SnapshotAck, SnapshotKind, sans_io::LoadTable};
 
 use super::{load, ms, snapshot};
 
@@ -42,7 +41,7 @@ fn run(steps: &[Step]) -> Result<(), String> {
         .build()
         .unwrap();
     let mut table = LoadTable::new(config);
-    let mut now = Instant::now();
+    let mut now = super::epoch();
     let mut sequence = 0;
     let mut others = [0u64; 8];
     let mut acknowledged: Option<u64> = None;
@@ -172,7 +171,7 @@ fn random(rng: &mut fastrand::Rng) -> Step {
 #[test]
 fn who_reports_is_heard_after_the_others_silence_whatever_lives_they_named() {
     let mut bad: Vec<(usize, Vec<Step>)> = Vec::new();
-    for seed in 0..60_000 {
+    for seed in 0..20_000 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut script: Vec<_> = (0..rng.usize(1..9)).map(|_| random(&mut rng)).collect();
         if run(&script).is_ok() {

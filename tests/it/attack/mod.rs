@@ -1,6 +1,10 @@
 //! Attacks from outside, through the public API alone.
+mod actors;
+mod choice;
 mod claims;
+mod echoes;
 mod shut_out;
+mod system;
 mod table;
 mod trust;
 
@@ -34,6 +38,11 @@ pub fn virtual_time<F: Future<Output = ()>>(body: F) {
             .await
             .expect("ends")
     });
+}
+
+/// A moment to begin at.
+pub fn epoch() -> std::time::Instant {
+    actix_kv_metrics::actix::clock::Instant::now().into_std()
 }
 
 pub fn ms(n: u64) -> Duration {

@@ -1,5 +1,5 @@
 //! G18 at the table: the shortest scripts of forged snapshots under the true publisher's id that shut it out.
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use actix_kv_metrics::{LoadSnapshot, RouterConfig, SnapshotAck, SnapshotKind, sans_io::LoadTable};
 
@@ -47,7 +47,7 @@ fn heals(forged: &[LoadSnapshot], between: bool, gap: u64) -> bool {
         .build()
         .unwrap();
     let mut table = LoadTable::new(config);
-    let mut now = Instant::now();
+    let mut now = super::epoch();
     let mut publisher = True {
         sequence: 9,
         acknowledged: None,
@@ -143,7 +143,7 @@ fn no_short_script_shuts_the_true_publisher_out() {
 fn no_random_script_shuts_the_true_publisher_out() {
     let all = alphabet();
     let mut bad: Vec<(usize, String)> = Vec::new();
-    for seed in 0..200_000 {
+    for seed in 0..40_000 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let gap = *rng.choice(&[100, 1000, 2000]).unwrap();
         let script: Vec<_> = (0..rng.usize(3..8))
@@ -183,7 +183,7 @@ fn a_forged_sequence_while_everything_is_asked_shuts_nobody_out_for_ever() {
         .build()
         .unwrap();
     let mut table = LoadTable::new(config);
-    let mut now = Instant::now();
+    let mut now = super::epoch();
     let mut publisher = True {
         sequence: 9,
         acknowledged: None,

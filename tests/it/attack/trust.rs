@@ -1,10 +1,7 @@
 //! G18: nobody shuts the true publisher out for longer than `stale_after`.
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
+use std::collections::BTreeMap;
 
-use actix_kv_metrics::{
-    actix::{Actor, Addr},
-    *,
-};
+use actix_kv_metrics::{actix::Actor, *};
 
 use super::{ms, sleep, virtual_time};
 
@@ -23,16 +20,17 @@ fn odd(rng: &mut fastrand::Rng, near: u64) -> u64 {
 
 #[test]
 fn after_stale_after_the_true_publisher_is_heard_whatever_was_forged() {
-    let only: Option<u64> = std::env::var("SEED").ok().map(|s| s.parse().unwrap());
-    let rounds: u64 = std::env::var("ROUNDS").map_or(25, |s| s.parse().unwrap());
-    for seed in 0..3000u64 {
-        if only.is_some_and(|o| o != seed) {
-            continue;
-        }
+    for seed in 0..600u64 {
         virtual_time(async move {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let publisher =
-                PublisherActor::new(PublisherConfig::builder().id(1).build().unwrap()).start();
+            let publisher = PublisherActor::new(
+                PublisherConfig::builder()
+                    .id(1)
+                    .backoff(Backoff::new(ms(1), ms(10)).unwrap())
+                    .build()
+                    .unwrap(),
+            )
+            .start();
             let router = RouterActor::new(
                 RouterConfig::builder()
                     .seed(seed)
@@ -52,7 +50,7 @@ fn after_stale_after_the_true_publisher_is_heard_whatever_was_forged() {
             sleep(20).await;
             let own = router.send(GetLoads).await.unwrap().workers()[0].clone();
             let mut sequence = 1;
-            for step in 0..rng.u64(1..60) {
+            for _ in 0..rng.u64(1..60) {
                 for r in &reporters {
                     if rng.bool() {
                         let v = rng.u64(0..1000);
@@ -90,42 +88,21 @@ fn after_stale_after_the_true_publisher_is_heard_whatever_was_forged() {
                             })
                             .collect(),
                     };
-                    let text =
-                        only.map(|_| format!("{:?} {} {:?}", s.publisher, s.sequence, s.kind));
-                    let ack = router.send(s).await.unwrap();
-                    if let Some(text) = text {
-                        println!("FORGED own {} {sequence}: {text} {ack:?}", own.publisher);
-                    }
+                    let _ = router.send(s).await.unwrap();
                 }
                 sleep(rng.u64(0..100)).await;
                 let stats = publisher.send(GetPublisherStats).await.unwrap();
                 sequence = stats.links[0].delivery.snapshots;
             }
             // Silence; the workers go on.
-            let begun = actix::clock::Instant::now();
-            for round in 0..rounds {
+            // `stale_after`, and the pauses of a link whose deliveries failed.
+            for _ in 0..22 {
                 for r in &reporters {
                     let v = rng.u64(0..1000);
                     newest.insert(r.worker(), v);
                     r.report(ForwardPassMetrics::new(v, 1000, 0)).unwrap();
                 }
                 sleep(100).await;
-                if only.is_some() {
-                    let loads = router.send(GetLoads).await.unwrap();
-                    let p = publisher.send(GetPending).await.unwrap();
-                    if round % 20 == 19 {
-                        println!(
-                            "{round} {:?} {:?}",
-                            loads
-                                .workers()
-                                .iter()
-                                .map(|l| (l.worker, l.publisher == own.publisher, l.reported))
-                                .collect::<Vec<_>>(),
-                            p.links[0]
-                        );
-                        println!("{:?}", router.send(GetRouterStats).await.unwrap().table);
-                    }
-                }
             }
             let loads = router.send(GetLoads).await.unwrap();
             for (w, v) in &newest {
