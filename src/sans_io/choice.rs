@@ -4,8 +4,6 @@ use std::time::Instant;
 
 use super::{
     index::Order,
-    pricing::Standing,
-    rows::Row,
     selection::{Candidates, Cost, SelectError, SelectWorker},
     slots::RowSlot,
     table::LoadTable,
@@ -24,36 +22,48 @@ pub struct Placement {
 }
 
 /// The cheapest seen so far, with its total; among equals each is kept with the same probability.
-struct Cheapest {
-    best: Option<(RowSlot, f64)>,
-    equals: usize,
+struct Cheapest<T> {
+    best: Option<T>,
+    total: f64,
+    equals: u32,
 }
 
-impl Cheapest {
+/// Where a choice was found.
+#[derive(Debug, Clone, Copy)]
+enum Found {
+    /// Among those that are the lowest of an order.
+    Lowest(Order),
+    /// By its overlap.
+    Overlapping(Chosen),
+}
+
+/// The worker chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Chosen {
+    row: RowSlot,
+    overlap: u32,
+}
+
+impl<T> Cheapest<T> {
     const NONE: Self = Self {
         best: None,
+        total: f64::INFINITY,
         equals: 0,
     };
 
-    /// Offers `count` candidates of this total, of which `pick` names one at random.
+    /// Offers `count` candidates of this total.
     #[inline]
-    fn offer(
-        &mut self,
-        rng: &mut fastrand::Rng,
-        total: f64,
-        count: usize,
-        pick: impl FnOnce(&mut fastrand::Rng) -> RowSlot,
-    ) {
-        let best = self.best.map_or(f64::INFINITY, |(_, best)| best);
-        if count == 0 || total > best {
+    fn offer(&mut self, rng: &mut fastrand::Rng, total: f64, count: u32, candidate: T) {
+        if total > self.total {
             return;
         }
-        if total < best {
+        if total < self.total {
             self.equals = 0;
         }
         self.equals += count;
-        if self.equals == count || rng.usize(..self.equals) < count {
-            self.best = Some((pick(rng), total));
+        if self.equals == count || rng.u32(..self.equals) < count {
+            self.best = Some(candidate);
+            self.total = total;
         }
     }
 }
@@ -81,14 +91,17 @@ impl LoadTable {
             expired = self.expire(now);
             chosen = self.least_cost(request);
         }
-        let index = chosen.inspect_err(|_| self.counts.not_selected += 1)?;
-        let row = self.row(index).ok_or(SelectError::NoWorkers)?;
+        let chosen = chosen.inspect_err(|_| self.counts.not_selected += 1)?;
+        let row = self.rows.get(chosen.row).ok_or(SelectError::NoWorkers)?;
         let worker = row.worker;
-        let overlap = request.overlap_of(worker);
-        let cost = self.price(request, index, row, overlap);
-        let missing = request.blocks.saturating_sub(overlap);
+        let missing = request.blocks.saturating_sub(chosen.overlap);
+        let booked = self.reservations.booked(chosen.row);
+        let cost = Cost {
+            prefill: self.prefill(missing),
+            ..self.pricing.cost(row.known(), booked)
+        };
         self.counts.selected += 1;
-        let ticket = self.book(index, u64::from(missing), now);
+        let ticket = self.book(chosen.row, u64::from(missing), now);
         Ok(Placement {
             worker,
             ticket,
@@ -96,24 +109,22 @@ impl LoadTable {
         })
     }
 
+    /// What it costs to prefill so many blocks.
     #[inline]
-    fn row(&self, index: RowSlot) -> Option<&Row> {
-        self.rows.get(index)
+    fn prefill(&self, missing: u32) -> f64 {
+        self.config.overlap_weight() * f64::from(missing)
     }
 
-    /// What the worker in `index` would cost the request now.
     #[inline]
-    fn price(&self, request: &SelectWorker, index: RowSlot, row: &Row, overlap: u32) -> Cost {
-        let missing = request.blocks.saturating_sub(overlap);
-        Cost {
-            prefill: self.config.overlap_weight() * f64::from(missing),
-            ..self
-                .pricing
-                .cost(row.known(), self.reservations.booked(index))
+    fn least_cost(&mut self, request: &SelectWorker) -> Result<Chosen, SelectError> {
+        if request.candidates == Candidates::Any {
+            self.least_cost_of_all(request)
+        } else {
+            self.least_cost_of_allowed(request)
         }
     }
 
-    fn least_cost(&mut self, request: &SelectWorker) -> Result<RowSlot, SelectError> {
+    fn least_cost_of_allowed(&mut self, request: &SelectWorker) -> Result<Chosen, SelectError> {
         match &request.candidates {
             Candidates::Any => self.least_cost_of_all(request),
             Candidates::Rank(rank) => {
@@ -145,96 +156,115 @@ impl LoadTable {
         request: &SelectWorker,
         candidates: &[RowSlot],
         none: SelectError,
-    ) -> Result<RowSlot, SelectError> {
+    ) -> Result<Chosen, SelectError> {
         if candidates.is_empty() {
             return Err(none);
         }
-        let free = self.cheapest_among(request, candidates, Standing::Free);
-        let any_full = || {
-            let mut standings = candidates.iter().map(|row| self.pricing.standing(*row));
-            standings.any(|standing| standing == Standing::Full)
-        };
+        let free = self.cheapest_among(request, candidates, &FREE);
+        let index = self.pricing.index();
+        let any_full = || candidates.iter().any(|row| index.cost(*row).is_none());
         if free.is_some() || any_full() {
             return free.ok_or(SelectError::AllSaturated);
         }
-        let last = self.cheapest_among(request, candidates, Standing::Last);
+        let last = self.cheapest_among(request, candidates, &LAST);
         last.ok_or(SelectError::AllSaturated)
     }
 
-    /// The cheapest of the candidates that stand so.
+    /// The cheapest of the candidates that are in one of these orders.
     fn cheapest_among(
         &mut self,
         request: &SelectWorker,
         candidates: &[RowSlot],
-        standing: Standing,
-    ) -> Option<RowSlot> {
+        orders: &[Order],
+    ) -> Option<Chosen> {
         let mut cheapest = Cheapest::NONE;
-        for index in candidates {
-            let Some(row) = self.standing_so(*index, standing) else {
+        for row in candidates {
+            let Some((order, cost)) = self.pricing.index().cost(*row) else {
                 continue;
             };
-            let overlap = request.overlap_of(row.worker);
-            let total = self.price(request, *index, row, overlap).total();
-            cheapest.offer(&mut self.rng, total, 1, |_| *index);
+            if !orders.contains(&order) {
+                continue;
+            }
+            let overlap = request.overlap_of(self.rows.get(*row)?.worker);
+            let missing = request.blocks.saturating_sub(overlap);
+            let total = self.prefill(missing) + (self.pricing.charge(order) + cost);
+            let chosen = Chosen { row: *row, overlap };
+            cheapest.offer(&mut self.rng, total, 1, chosen);
         }
-        cheapest.best.map(|(index, _)| index)
+        cheapest.best
     }
 
     /// Whoever was full when it was known last is chosen if nobody else may be, and not while somebody merely is full.
-    fn least_cost_of_all(&mut self, request: &SelectWorker) -> Result<RowSlot, SelectError> {
+    #[inline]
+    fn least_cost_of_all(&mut self, request: &SelectWorker) -> Result<Chosen, SelectError> {
         if self.is_empty() {
             return Err(SelectError::NoWorkers);
         }
-        let free = [Order::Known, Order::Unknown];
-        let mut cheapest = self.cheapest_in(request, &free, Standing::Free);
+        let mut cheapest = self.cheapest_in(request, &FREE);
         if cheapest.is_none() && !self.pricing.any_full() {
-            cheapest = self.cheapest_in(request, &[Order::Last], Standing::Last);
+            cheapest = self.cheapest_in(request, &LAST);
         }
         cheapest.ok_or(SelectError::AllSaturated)
     }
 
     /// Prices those with overlap one by one; the rest come from the index, cheapest first.
-    fn cheapest_in(
-        &mut self,
-        request: &SelectWorker,
-        orders: &[Order],
-        standing: Standing,
-    ) -> Option<RowSlot> {
+    #[inline]
+    fn cheapest_in(&mut self, request: &SelectWorker, orders: &[Order]) -> Option<Chosen> {
         let mut cheapest = Cheapest::NONE;
+        let prefill = self.prefill(request.blocks);
+        let index = self.pricing.index();
         for order in orders {
-            let rows = self.pricing.index().lowest(*order).unwrap_or_default();
-            let Some(row) = rows.first().and_then(|first| self.row(*first)) else {
-                continue;
-            };
-            let total = self.price(request, rows[0], row, 0).total();
-            cheapest.offer(&mut self.rng, total, rows.len(), |rng| {
-                rows[rng.usize(..rows.len())]
-            });
-        }
-        let without_overlap = cheapest.best.map(|(_, total)| total);
-        for (worker, overlap) in request.overlaps() {
-            let Some(index) = self.slots.get(worker).copied() else {
-                continue;
-            };
-            let Some(row) = self.standing_so(index, standing) else {
-                continue;
-            };
-            let total = self.price(request, index, row, *overlap).total();
-            // Among the lowest already without its overlap, it has been offered already.
-            let offered = without_overlap == Some(total)
-                && without_overlap == Some(self.price(request, index, row, 0).total())
-                && self.pricing.index().is_lowest(index);
-            if !offered {
-                cheapest.offer(&mut self.rng, total, 1, |_| index);
+            if let Some(least) = index.least(*order) {
+                let total = prefill + (self.pricing.charge(*order) + least.cost);
+                let found = Found::Lowest(*order);
+                cheapest.offer(&mut self.rng, total, least.equals, found);
             }
         }
-        cheapest.best.map(|(index, _)| index)
-    }
-
-    /// The worker in `index`, if it stands so.
-    #[inline]
-    fn standing_so(&self, index: RowSlot, standing: Standing) -> Option<&Row> {
-        self.row(index)
-            .filter(|_| self.pricing.standing(index) == standing)
+        let without_overlap = cheapest.total;
+        let mut named = false;
+        for (worker, overlap) in request.overlaps() {
+            let Some(row) = self.slots.get(worker).copied() else {
+                continue;
+            };
+            let Some((order, cost)) = index.cost(row).filter(|(o, _)| orders.contains(o)) else {
+                continue;
+            };
+            let load = self.pricing.charge(order) + cost;
+            let missing = request.blocks.saturating_sub(*overlap);
+            let total = self.prefill(missing) + load;
+            // Among the lowest already without its overlap, it has been offered already.
+            let offered = total == without_overlap
+                && total == prefill + load
+                && index.least(order).is_some_and(|least| least.cost == cost);
+            named |= offered;
+            if !offered {
+                let overlap = *overlap;
+                let found = Found::Overlapping(Chosen { row, overlap });
+                cheapest.offer(&mut self.rng, total, 1, found);
+            }
+        }
+        match cheapest.best? {
+            Found::Overlapping(chosen) => Some(chosen),
+            Found::Lowest(order) => {
+                let equals = index.least(order)?.equals;
+                let n = if equals > 1 {
+                    self.rng.u32(..equals)
+                } else {
+                    0
+                };
+                let row = index.nth_least(order, n)?;
+                // One that is the cheapest in spite of an overlap was named above.
+                let overlap = match named {
+                    true => request.overlap_of(self.rows.get(row)?.worker),
+                    false => 0,
+                };
+                Some(Chosen { row, overlap })
+            }
+        }
     }
 }
+
+/// Workers that may be chosen.
+const FREE: [Order; 2] = [Order::Known, Order::Unknown];
+/// Those that are chosen if nobody else may be.
+const LAST: [Order; 1] = [Order::Last];

@@ -1,14 +1,13 @@
 //! Workers in the order of their cost.
 
-use std::collections::BTreeMap;
-
-use smallvec::SmallVec;
-
-use super::slots::{BySlot, RowSlot};
+use super::{
+    slots::{BySlot, RowSlot, room_for},
+    tournament::{Least, NEVER, Tournament},
+};
 
 /// What a cost is made of: costs of one order are compared with each other only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(super) enum Order {
     /// The worker's load is known: load and reservations.
     Known,
     /// It is not: reservations alone.
@@ -17,29 +16,31 @@ pub(crate) enum Order {
     Last,
 }
 
-/// Rows by cost: the cheapest ones of an order at once, all of them, however many there are.
+/// Rows by cost: the cheapest of an order at once, however many there are.
 #[derive(Debug)]
-pub(crate) struct CostIndex {
-    orders: [Buckets; 3],
+pub(super) struct CostIndex {
+    orders: [Ordered; 3],
     places: BySlot<RowSlot, Place>,
 }
 
-/// Rows of one order. Costs are finite and not negative, so their bits order like their values.
-type Buckets = BTreeMap<u64, SmallVec<[RowSlot; 4]>>;
+/// Rows of one order, with their costs. Few or many, they are kept alike: a tournament of few is a scan.
+#[derive(Debug, Default)]
+struct Ordered {
+    rows: Vec<RowSlot>,
+    costs: Tournament,
+}
 
-/// Where a row stands: in which bucket of which order, and where in it.
+/// Where a row stands: in which order, and where in it.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    cost: u64,
-    order: Order,
     position: u32,
+    order: Option<Order>,
 }
 
 impl Place {
     const NOWHERE: Self = Self {
-        cost: 0,
-        order: Order::Known,
-        position: u32::MAX,
+        position: 0,
+        order: None,
     };
 }
 
@@ -54,77 +55,87 @@ impl Default for CostIndex {
 
 impl CostIndex {
     /// Puts `row` at `cost` in `order`, wherever it was before.
-    pub(crate) fn insert(&mut self, row: RowSlot, order: Order, cost: f64) {
+    #[inline]
+    pub(super) fn insert(&mut self, row: RowSlot, order: Order, cost: f64) {
         debug_assert!(cost.is_finite() && cost >= 0.0);
-        // Adding zero makes a negative zero positive.
-        let cost = (cost + 0.0).to_bits();
-        let place = self.places[row];
-        if place.position != u32::MAX {
-            if (place.order, place.cost) == (order, cost) {
-                return;
-            }
+        let mut place = self.places[row];
+        if place.order != Some(order) {
             self.remove(row);
+            place = self.join(row, order);
         }
-        let bucket = self.orders[order as usize].entry(cost).or_default();
-        self.places[row] = Place {
-            cost,
-            order,
-            position: bucket.len() as u32,
+        let costs = &mut self.orders[order as usize].costs;
+        costs.set(place.position as usize, cost);
+    }
+
+    fn join(&mut self, row: RowSlot, order: Order) -> Place {
+        let rows = &mut self.orders[order as usize].rows;
+        let place = Place {
+            position: rows.len() as u32,
+            order: Some(order),
         };
-        bucket.push(row);
+        room_for(rows, 1);
+        rows.push(row);
+        self.places[row] = place;
+        place
     }
 
     /// Takes `row` out, if it is in.
-    pub(crate) fn remove(&mut self, row: RowSlot) {
+    pub(super) fn remove(&mut self, row: RowSlot) {
         let place = self.places[row];
-        if place.position == u32::MAX {
-            return;
-        }
-        self.places[row] = Place::NOWHERE;
-        let buckets = &mut self.orders[place.order as usize];
-        let Some(bucket) = buckets.get_mut(&place.cost) else {
+        let Some(order) = place.order else {
             return;
         };
-        bucket.swap_remove(place.position as usize);
-        if let Some(moved) = bucket.get(place.position as usize) {
+        self.places[row] = Place::NOWHERE;
+        let Ordered { rows, costs } = &mut self.orders[order as usize];
+        let (position, last) = (place.position as usize, rows.len() - 1);
+        rows.swap_remove(position);
+        let cost_of_last = costs.cost(last);
+        costs.set(last, NEVER);
+        if let Some(moved) = rows.get(position) {
+            costs.set(position, cost_of_last);
             self.places[*moved] = place;
-        }
-        if bucket.is_empty() {
-            buckets.remove(&place.cost);
         }
     }
 
     /// The worker moved to another row.
-    pub(crate) fn move_row(&mut self, from: RowSlot, to: RowSlot) {
+    pub(super) fn move_row(&mut self, from: RowSlot, to: RowSlot) {
         let place = self.places[from];
-        if place.position == u32::MAX {
-            return;
-        }
-        self.places.move_value(from, to);
-        let buckets = &mut self.orders[place.order as usize];
-        if let Some(bucket) = buckets.get_mut(&place.cost) {
-            bucket[place.position as usize] = to;
+        if let Some(order) = place.order {
+            self.places.move_value(from, to);
+            self.orders[order as usize].rows[place.position as usize] = to;
         }
     }
 
     /// There are no rows from this number on.
-    pub(crate) fn shrink(&mut self, rows: u32) {
+    pub(super) fn shrink(&mut self, rows: u32) {
         self.places.truncate(rows);
+        for ordered in &mut self.orders {
+            ordered.rows.shrink_to_fit();
+            ordered.costs.shrink(ordered.rows.len());
+        }
     }
 
-    /// All rows that have the lowest cost of the order.
+    /// The lowest cost of the order, and how many have it.
     #[inline]
-    pub(crate) fn lowest(&self, order: Order) -> Option<&[RowSlot]> {
-        let (_, rows) = self.orders[order as usize].first_key_value()?;
-        Some(rows)
+    pub(super) fn least(&self, order: Order) -> Option<Least> {
+        let least = self.orders[order as usize].costs.least();
+        (least.equals > 0).then_some(least)
     }
 
-    /// Whether `row` is among the rows at the lowest cost of its order.
+    /// The `n`-th row, from 0, of those that have the lowest cost of the order.
     #[inline]
-    pub(crate) fn is_lowest(&self, row: RowSlot) -> bool {
-        let place = self.places[row];
-        let lowest = self.lowest(place.order);
-        lowest.is_some_and(|rows| rows.get(place.position as usize) == Some(&row))
+    pub(super) fn nth_least(&self, order: Order, n: u32) -> Option<RowSlot> {
+        let ordered = &self.orders[order as usize];
+        ordered.rows.get(ordered.costs.nth(n)).copied()
+    }
+
+    /// The order in which `row` is, and its cost there.
+    #[inline]
+    pub(super) fn cost(&self, row: RowSlot) -> Option<(Order, f64)> {
+        let place = self.places.at(row);
+        let order = place.order?;
+        let costs = &self.orders[order as usize].costs;
+        Some((order, costs.cost(place.position as usize)))
     }
 }
 
@@ -138,8 +149,11 @@ mod tests {
     }
 
     fn lowest(index: &CostIndex, order: Order) -> Option<Vec<u32>> {
-        let rows = index.lowest(order)?;
-        Some(rows.iter().map(|row| row.number()).collect())
+        let equals = 0..index.least(order)?.equals;
+        let rows = equals.map(|n| index.nth_least(order, n).unwrap().number());
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort_unstable();
+        Some(rows)
     }
 
     #[test]
@@ -152,11 +166,10 @@ mod tests {
         index.insert(slot(3), Known, 9.0);
         assert_eq!(lowest(&index, Known), Some(vec![1, 2, 4]));
         index.remove(slot(1));
-        assert_eq!(lowest(&index, Known), Some(vec![4, 2]));
-        assert!(
-            index.is_lowest(slot(2)) && !index.is_lowest(slot(1)) && !index.is_lowest(slot(77))
-        );
-        assert!(!index.is_lowest(slot(0)));
+        assert_eq!(lowest(&index, Known), Some(vec![2, 4]));
+        assert_eq!(index.cost(slot(2)), Some((Known, 3.0)));
+        assert_eq!(index.cost(slot(0)), Some((Known, 5.0)));
+        assert_eq!((index.cost(slot(1)), index.cost(slot(77))), (None, None));
         index.insert(slot(4), Known, 4.0);
         index.remove(slot(2));
         index.remove(slot(2));
@@ -174,7 +187,6 @@ mod tests {
         index.insert(slot(1), Known, 2.0);
         index.insert(slot(2), Known, 3.0);
         assert_eq!(lowest(&index, Unknown), Some(vec![0]));
-        assert!(index.is_lowest(slot(0)) && index.is_lowest(slot(1)) && !index.is_lowest(slot(2)));
         index.insert(slot(1), Unknown, 1.0);
         index.insert(slot(3), Last, 0.0);
         assert_eq!(lowest(&index, Last), Some(vec![3]));
@@ -184,5 +196,6 @@ mod tests {
         index.move_row(slot(9), slot(1));
         assert_eq!(lowest(&index, Unknown), Some(vec![0, 1]));
         assert_eq!(lowest(&index, Known), Some(vec![2]));
+        assert_eq!(index.cost(slot(1)), Some((Unknown, 1.0)));
     }
 }

@@ -31,6 +31,7 @@ mod sequences;
 mod slots;
 pub(crate) mod table;
 mod tidy;
+mod tournament;
 mod windows;
 
 pub use self::{

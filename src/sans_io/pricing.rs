@@ -171,6 +171,18 @@ impl Pricing {
         &self.index
     }
 
+    /// What every worker of the order costs a request, but for its prefill and its cost in the order.
+    #[inline]
+    pub(super) fn charge(&self, order: Order) -> f64 {
+        match order {
+            Order::Known => 0.0,
+            Order::Unknown | Order::Last => {
+                let (active, waiting) = self.average();
+                active + self.waiting_weight * waiting
+            }
+        }
+    }
+
     /// What a worker of which this is known costs a request, but for its prefill.
     #[inline]
     pub(super) fn cost(&self, known: Known<'_>, booked: &Booked) -> Cost {
@@ -195,6 +207,7 @@ impl Pricing {
     }
 
     /// Average blocks in use and requests waiting of the known workers; nothing if none is known.
+    #[cold]
     fn average(&self) -> (f64, f64) {
         let count = self.known_count.max(1) as f64;
         (

@@ -71,6 +71,7 @@ impl<K: Key, T> Slab<K, T> {
             self.entries[place(key)] = Some(value);
             return key;
         }
+        room_for(&mut self.entries, 1);
         self.entries.push(Some(value));
         K::new(self.entries.len() as u32 - 1)
     }
@@ -247,6 +248,8 @@ impl<K: Key, T: Copy> BySlot<K, T> {
 
     #[cold]
     fn make_room(&mut self, key: K) -> &mut T {
+        let more = place(key) + 1 - self.values.len();
+        room_for(&mut self.values, more);
         self.values.resize(place(key) + 1, self.empty);
         &mut self.values[place(key)]
     }
@@ -269,6 +272,14 @@ impl<K: Key, T: Copy> IndexMut<K> for BySlot<K, T> {
         } else {
             self.make_room(key)
         }
+    }
+}
+
+/// Makes room for as many more, and for an eighth of what there is: doubling would leave a third of it empty on average.
+#[inline]
+pub(super) fn room_for<T>(values: &mut Vec<T>, more: usize) {
+    if values.capacity() - values.len() < more {
+        values.reserve_exact(more + values.len() / 8);
     }
 }
 
