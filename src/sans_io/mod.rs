@@ -22,6 +22,7 @@ mod index;
 pub(crate) mod link;
 pub(crate) mod loads;
 mod nanos;
+mod numbers;
 mod pricing;
 pub(crate) mod reports;
 mod reservations;

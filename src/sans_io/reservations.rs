@@ -1,13 +1,11 @@
 //! Requests placed but not yet seen in a report.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
+use std::time::{Duration, Instant};
+
+use super::{
+    numbers::Numbers,
+    slots::{BySlot, Chain, Links, RowSlot, Slab, key},
 };
-
-use foldhash::fast::RandomState;
-
-use super::slots::{BySlot, Chain, Links, RowSlot, Slab, key};
 use crate::snapshot::Ticket;
 
 /// All outstanding reservations of one router: by number, by worker and by age.
@@ -18,16 +16,15 @@ use crate::snapshot::Ticket;
 #[derive(Debug)]
 pub(crate) struct Reservations {
     router: u64,
-    issued: u64,
     outstanding: Slab<ReservationSlot, Reservation>,
-    by_number: HashMap<u64, ReservationSlot, RandomState>,
+    by_number: Numbers<ReservationSlot>,
     /// The detached ones of all workers, in the order in which they were detached.
     by_age: Chain<ReservationSlot>,
     age_links: Links<ReservationSlot>,
-    /// The held and the detached ones of each worker.
+    /// Those of each worker.
     row_links: Links<ReservationSlot>,
-    /// Those of each worker that its last report cannot have seen.
-    unseen_links: Links<ReservationSlot>,
+    /// The detached ones of each worker.
+    detached_links: Links<ReservationSlot>,
     rows: BySlot<RowSlot, Booked>,
 }
 
@@ -51,9 +48,12 @@ struct Reservation {
 /// other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Booked {
-    held: Chain<ReservationSlot>,
+    /// In the order in which they were booked,
+    all: Chain<ReservationSlot>,
+    /// from where on the last report cannot have seen them.
+    unseen: Option<ReservationSlot>,
+    /// The detached ones, in the same order: one that is held must not be in their way.
     detached: Chain<ReservationSlot>,
-    unseen: Chain<ReservationSlot>,
     /// Booked before the last report.
     pub(crate) before: Sum,
     /// Booked since.
@@ -87,9 +87,9 @@ impl Sum {
 
 impl Booked {
     const NOTHING: Self = Self {
-        held: Chain::EMPTY,
+        all: Chain::EMPTY,
+        unseen: None,
         detached: Chain::EMPTY,
-        unseen: Chain::EMPTY,
         before: Sum {
             blocks: 0,
             requests: 0,
@@ -127,13 +127,12 @@ impl Reservations {
     pub(crate) fn new(router: u64) -> Self {
         Self {
             router,
-            issued: 0,
             outstanding: Slab::default(),
-            by_number: HashMap::default(),
+            by_number: Numbers::default(),
             by_age: Chain::EMPTY,
             age_links: Links::default(),
             row_links: Links::default(),
-            unseen_links: Links::default(),
+            detached_links: Links::default(),
             rows: BySlot::new(Booked::NOTHING),
         }
     }
@@ -143,6 +142,12 @@ impl Reservations {
         self.by_number.len()
     }
 
+    /// Whether any is detached, which may expire.
+    #[inline]
+    pub(crate) fn any_detached(&self) -> bool {
+        !self.by_age.is_empty()
+    }
+
     /// What is booked on the worker in `row`.
     #[inline]
     pub(crate) fn booked(&self, row: RowSlot) -> &Booked {
@@ -150,10 +155,11 @@ impl Reservations {
     }
 
     /// Books one request of `blocks` on the worker in `row`; it is held.
+    #[inline]
     pub(crate) fn book(&mut self, row: RowSlot, blocks: u64, now: Instant) -> Ticket {
-        self.issued += 1;
+        let number = self.by_number.last() + 1;
         let reservation = Reservation {
-            number: self.issued,
+            number,
             row,
             blocks,
             booked_at: now,
@@ -163,12 +169,12 @@ impl Reservations {
         let slot = self.outstanding.insert(reservation);
         let booked = &mut self.rows[row];
         booked.since.add(blocks);
-        self.row_links.push_back(&mut booked.held, slot);
-        self.unseen_links.push_back(&mut booked.unseen, slot);
-        self.by_number.insert(reservation.number, slot);
+        booked.unseen.get_or_insert(slot);
+        self.row_links.push_back(&mut booked.all, slot);
+        self.by_number.push(slot);
         Ticket {
             router: self.router,
-            number: reservation.number,
+            number,
         }
     }
 
@@ -181,13 +187,9 @@ impl Reservations {
         }
         reservation.detached_at = Some(now);
         let (row, number) = (reservation.row, reservation.number);
-        let booked = &mut self.rows[row];
-        self.row_links.remove(&mut booked.held, slot);
-        let detached = booked.detached;
-        let previous = self.last_before(number, detached);
-        let booked = &mut self.rows[row];
-        self.row_links
-            .insert_behind(&mut booked.detached, previous, slot);
+        let previous = self.last_before(number, self.rows.at(row).detached);
+        let detached = &mut self.rows[row].detached;
+        self.detached_links.insert_behind(detached, previous, slot);
         self.age_links.push_back(&mut self.by_age, slot);
         Some(row)
     }
@@ -211,12 +213,13 @@ impl Reservations {
                 return before_front;
             }
             before_front = front;
-            front = self.row_links.next(first);
-            back = self.row_links.previous(last);
+            front = self.detached_links.next(first);
+            back = self.detached_links.previous(last);
         }
     }
 
     /// Ends the reservation under `ticket`; the row it was on, if it was outstanding.
+    #[inline]
     pub(crate) fn release(&mut self, ticket: Ticket) -> Option<RowSlot> {
         let slot = self.find(ticket)?;
         self.end(slot)
@@ -224,7 +227,7 @@ impl Reservations {
 
     /// Whether this router issued the ticket.
     pub(crate) fn has_issued(&self, ticket: Ticket) -> bool {
-        ticket.router == self.router && (1..=self.issued).contains(&ticket.number)
+        ticket.router == self.router && (1..=self.by_number.last()).contains(&ticket.number)
     }
 
     /// Whether the ticket is of this life of this router.
@@ -234,16 +237,16 @@ impl Reservations {
 
     /// The worker reported: what was booked until then it may have seen. Each reservation is moved once at most.
     pub(crate) fn note_report(&mut self, row: RowSlot, reported_at: Instant) {
-        if self.rows.at(row).unseen.is_empty() {
+        if self.rows.at(row).unseen.is_none() {
             return;
         }
         let booked = &mut self.rows[row];
-        while let Some(slot) = booked.unseen.front()
+        while let Some(slot) = booked.unseen
             && let Some(reservation) = self.outstanding.get_mut(slot)
             && reservation.booked_at <= reported_at
         {
             reservation.before = true;
-            self.unseen_links.remove(&mut booked.unseen, slot);
+            booked.unseen = self.row_links.next(slot);
             booked.since.take(reservation.blocks);
             booked.before.add(reservation.blocks);
         }
@@ -269,8 +272,8 @@ impl Reservations {
 
     /// Ends all reservations of the worker; how many that were.
     pub(crate) fn end_all(&mut self, row: RowSlot) -> u64 {
-        let mut ended = self.end_detached_while(row, |_| true);
-        while let Some(slot) = self.rows.at(row).held.front() {
+        let mut ended = 0;
+        while let Some(slot) = self.rows.at(row).all.front() {
             self.end(slot);
             ended += 1;
         }
@@ -294,28 +297,26 @@ impl Reservations {
             return;
         }
         self.rows.move_value(from, to);
-        for chain in [booked.held, booked.detached] {
-            let mut next = chain.front();
-            while let Some(slot) = next {
-                if let Some(reservation) = self.outstanding.get_mut(slot) {
-                    reservation.row = to;
-                }
-                next = self.row_links.next(slot);
+        let mut next = booked.all.front();
+        while let Some(slot) = next {
+            if let Some(reservation) = self.outstanding.get_mut(slot) {
+                reservation.row = to;
             }
+            next = self.row_links.next(slot);
         }
     }
 
     /// There are no rows from this number on; gives back what is not needed.
     pub(crate) fn shrink(&mut self, rows: u32) {
         self.rows.truncate(rows);
-        self.by_number.shrink_to(2 * self.by_number.len());
+        self.by_number.shrink();
     }
 
     fn find(&self, ticket: Ticket) -> Option<ReservationSlot> {
         if ticket.router != self.router {
             return None;
         }
-        self.by_number.get(&ticket.number).copied()
+        self.by_number.get(ticket.number)
     }
 
     fn end_detached_while(&mut self, row: RowSlot, ends: impl Fn(&Reservation) -> bool) -> u64 {
@@ -329,21 +330,21 @@ impl Reservations {
         ended
     }
 
+    #[inline]
     fn end(&mut self, slot: ReservationSlot) -> Option<RowSlot> {
         let reservation = self.outstanding.remove(slot)?;
         let booked = &mut self.rows[reservation.row];
         booked.sum(reservation.before).take(reservation.blocks);
-        if !reservation.before {
-            self.unseen_links.remove(&mut booked.unseen, slot);
+        if booked.unseen == Some(slot) {
+            booked.unseen = self.row_links.next(slot);
         }
+        self.row_links.remove(&mut booked.all, slot);
         if reservation.detached_at.is_some() {
-            self.row_links.remove(&mut booked.detached, slot);
+            self.detached_links.remove(&mut booked.detached, slot);
             self.age_links.remove(&mut self.by_age, slot);
-        } else {
-            self.row_links.remove(&mut booked.held, slot);
         }
-        self.by_number.remove(&reservation.number);
-        if self.by_number.is_empty() && self.outstanding.slots() > FEW {
+        self.by_number.remove(reservation.number);
+        if self.by_number.len() == 0 && self.outstanding.slots() > FEW {
             self.give_back();
         }
         Some(reservation.row)
@@ -353,10 +354,10 @@ impl Reservations {
     #[cold]
     fn give_back(&mut self) {
         self.outstanding = Slab::default();
-        self.by_number = HashMap::default();
+        self.by_number.shrink();
         self.age_links = Links::default();
         self.row_links = Links::default();
-        self.unseen_links = Links::default();
+        self.detached_links = Links::default();
     }
 }
 
@@ -469,7 +470,7 @@ mod tests {
         assert_eq!(reservations.release(tickets[3]), Some(row(7)));
         assert_eq!(reservations.end_all(row(7)), 1);
         assert_eq!(reservations.end_all(row(0)), 0);
-        assert!(reservations.booked(row(7)).unseen.is_empty());
+        assert!(reservations.booked(row(7)).unseen.is_none());
     }
 
     #[test]
