@@ -7,6 +7,7 @@ use super::{
     selection::{Candidates, Cost, SelectError, SelectWorker},
     slots::RowSlot,
     table::LoadTable,
+    tournament::Least,
 };
 use crate::{metrics::WorkerRank, snapshot::Ticket};
 
@@ -32,7 +33,7 @@ struct Cheapest<T> {
 #[derive(Debug, Clone, Copy)]
 enum Found {
     /// Among those that are the lowest of an order.
-    Lowest(Order),
+    Lowest(Order, Least),
     /// By its overlap.
     Overlapping(Chosen),
 }
@@ -82,8 +83,17 @@ impl LoadTable {
         request: &SelectWorker,
         now: Instant,
     ) -> Result<Placement, SelectError> {
-        let reordered = request.reordered();
-        let request = reordered.as_ref().unwrap_or(request);
+        if let Some(reordered) = request.reordered() {
+            return self.select_in_order(&reordered, now);
+        }
+        self.select_in_order(request, now)
+    }
+
+    fn select_in_order(
+        &mut self,
+        request: &SelectWorker,
+        now: Instant,
+    ) -> Result<Placement, SelectError> {
         let mut expired = self.expire(now);
         let mut chosen = self.least_cost(request);
         while !expired && chosen == Err(SelectError::AllSaturated) {
@@ -216,7 +226,7 @@ impl LoadTable {
         for order in orders {
             if let Some(least) = index.least(*order) {
                 let total = prefill + (self.pricing.charge(*order) + least.cost);
-                let found = Found::Lowest(*order);
+                let found = Found::Lowest(*order, least);
                 cheapest.offer(&mut self.rng, total, least.equals, found);
             }
         }
@@ -226,12 +236,15 @@ impl LoadTable {
             let Some(row) = self.slots.get(worker).copied() else {
                 continue;
             };
-            let Some((order, cost)) = index.cost(row).filter(|(o, _)| orders.contains(o)) else {
+            let Some((order, cost)) = index.cost(row) else {
                 continue;
             };
             let load = self.pricing.charge(order) + cost;
             let missing = request.blocks.saturating_sub(*overlap);
             let total = self.prefill(missing) + load;
+            if total > cheapest.total || !orders.contains(&order) {
+                continue;
+            }
             // Among the lowest already without its overlap, it has been offered already.
             let offered = total == without_overlap
                 && total == prefill + load
@@ -245,14 +258,12 @@ impl LoadTable {
         }
         match cheapest.best? {
             Found::Overlapping(chosen) => Some(chosen),
-            Found::Lowest(order) => {
-                let equals = index.least(order)?.equals;
-                let n = if equals > 1 {
-                    self.rng.u32(..equals)
-                } else {
-                    0
+            Found::Lowest(order, least) => {
+                let n = match least.equals {
+                    1 => 0,
+                    equals => self.rng.u32(..equals),
                 };
-                let row = index.nth_least(order, n)?;
+                let row = index.nth_least(order, least, n)?;
                 // One that is the cheapest in spite of an overlap was named above.
                 let overlap = match named {
                     true => request.overlap_of(self.rows.get(row)?.worker),

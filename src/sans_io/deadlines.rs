@@ -42,6 +42,13 @@ impl Deadlines {
         }
     }
 
+    /// Whether one may have come.
+    #[inline]
+    pub(crate) fn has_come(&self, now: Instant) -> bool {
+        let first = self.heap.peek();
+        first.is_some_and(|Reverse((at, _))| *at <= now)
+    }
+
     /// The next row to be looked at by now.
     #[inline]
     pub(crate) fn pop(&mut self, now: Instant) -> Option<RowSlot> {

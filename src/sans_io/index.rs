@@ -2,7 +2,7 @@
 
 use super::{
     slots::{BySlot, RowSlot, room_for},
-    tournament::{Least, NEVER, Tournament},
+    tournament::{Least, Tournament},
 };
 
 /// What a cost is made of: costs of one order are compared with each other only.
@@ -57,7 +57,6 @@ impl CostIndex {
     /// Puts `row` at `cost` in `order`, wherever it was before.
     #[inline]
     pub(super) fn insert(&mut self, row: RowSlot, order: Order, cost: f64) {
-        debug_assert!(cost.is_finite() && cost >= 0.0);
         let mut place = self.places[row];
         if place.order != Some(order) {
             self.remove(row);
@@ -90,9 +89,9 @@ impl CostIndex {
         let (position, last) = (place.position as usize, rows.len() - 1);
         rows.swap_remove(position);
         let cost_of_last = costs.cost(last);
-        costs.set(last, NEVER);
-        if let Some(moved) = rows.get(position) {
-            costs.set(position, cost_of_last);
+        costs.remove(last);
+        if let (Some(moved), Some(cost)) = (rows.get(position), cost_of_last) {
+            costs.set(position, cost);
             self.places[*moved] = place;
         }
     }
@@ -118,15 +117,14 @@ impl CostIndex {
     /// The lowest cost of the order, and how many have it.
     #[inline]
     pub(super) fn least(&self, order: Order) -> Option<Least> {
-        let least = self.orders[order as usize].costs.least();
-        (least.equals > 0).then_some(least)
+        self.orders[order as usize].costs.least()
     }
 
-    /// The `n`-th row, from 0, of those that have the lowest cost of the order.
+    /// The `n`-th row, from 0, of those that have the lowest cost of the order, which is that.
     #[inline]
-    pub(super) fn nth_least(&self, order: Order, n: u32) -> Option<RowSlot> {
+    pub(super) fn nth_least(&self, order: Order, least: Least, n: u32) -> Option<RowSlot> {
         let ordered = &self.orders[order as usize];
-        ordered.rows.get(ordered.costs.nth(n)).copied()
+        ordered.rows.get(ordered.costs.nth(least, n)).copied()
     }
 
     /// The order in which `row` is, and its cost there.
@@ -135,7 +133,7 @@ impl CostIndex {
         let place = self.places.at(row);
         let order = place.order?;
         let costs = &self.orders[order as usize].costs;
-        Some((order, costs.cost(place.position as usize)))
+        Some((order, costs.cost(place.position as usize)?))
     }
 }
 
@@ -149,8 +147,8 @@ mod tests {
     }
 
     fn lowest(index: &CostIndex, order: Order) -> Option<Vec<u32>> {
-        let equals = 0..index.least(order)?.equals;
-        let rows = equals.map(|n| index.nth_least(order, n).unwrap().number());
+        let least = index.least(order)?;
+        let rows = (0..least.equals).map(|n| index.nth_least(order, least, n).unwrap().number());
         let mut rows: Vec<_> = rows.collect();
         rows.sort_unstable();
         Some(rows)

@@ -86,35 +86,45 @@ impl Pricing {
     }
 
     /// Puts the worker where what is known of it and its reservations belong.
+    #[inline]
     pub(super) fn place(&mut self, index: RowSlot, known: Known<'_>, booked: &Booked) {
+        let (standing, order, cost) = match known {
+            Known::Load(load) => {
+                self.count(index, load);
+                let cost = self.known_cost(load, booked).load();
+                match self.is_full(load, booked) {
+                    true => (Standing::Full, None, cost),
+                    false => (Standing::Free, Some(Order::Known), cost),
+                }
+            }
+            Known::Nothing => {
+                let cost = self.booked_cost(booked);
+                (Standing::Free, Some(Order::Unknown), cost)
+            }
+            Known::WasFull => {
+                let cost = self.booked_cost(booked);
+                (Standing::Last, Some(Order::Last), cost)
+            }
+        };
+        if self.states[index].standing != standing {
+            self.stand(index, standing);
+        }
+        match order {
+            Some(order) => self.index.insert(index, order, cost),
+            None => self.index.remove(index),
+        }
+    }
+
+    /// Takes the load into the sums, if it is not.
+    #[inline]
+    fn count(&mut self, index: RowSlot, known: &ForwardPassMetrics) {
         let state = &mut self.states[index];
-        if let (Some(known), false) = (known.load(), state.counted) {
+        if !state.counted {
             let (active, waiting) = load(known);
             state.counted = true;
             self.active_sum += u128::from(active);
             self.waiting_sum += u128::from(waiting);
             self.known_count += 1;
-        }
-        let standing = match known {
-            Known::Load(known) if self.is_full(known, booked) => Standing::Full,
-            Known::Load(_) | Known::Nothing => Standing::Free,
-            Known::WasFull => Standing::Last,
-        };
-        self.stand(index, standing);
-        match known {
-            Known::Load(_) if standing == Standing::Full => self.index.remove(index),
-            Known::Load(_) => {
-                let cost = self.cost(known, booked).load();
-                self.index.insert(index, Order::Known, cost);
-            }
-            Known::Nothing => {
-                let cost = self.booked_cost(booked);
-                self.index.insert(index, Order::Unknown, cost);
-            }
-            Known::WasFull => {
-                let cost = self.booked_cost(booked);
-                self.index.insert(index, Order::Last, cost);
-            }
         }
     }
 
@@ -186,17 +196,28 @@ impl Pricing {
     /// What a worker of which this is known costs a request, but for its prefill.
     #[inline]
     pub(super) fn cost(&self, known: Known<'_>, booked: &Booked) -> Cost {
-        let known = known.load();
-        let (active, waiting) = match known.map(load) {
-            Some((active, waiting)) => (active as f64, waiting as f64),
-            None => self.average(),
-        };
+        if let Some(load) = known.load() {
+            return self.known_cost(load, booked);
+        }
+        let (active, waiting) = self.average();
         Cost {
             prefill: 0.0,
             active,
             booked: self.booked_cost(booked),
             waiting: self.waiting_weight * waiting,
-            estimated: known.is_none(),
+            estimated: true,
+        }
+    }
+
+    #[inline]
+    fn known_cost(&self, known: &ForwardPassMetrics, booked: &Booked) -> Cost {
+        let (active, waiting) = load(known);
+        Cost {
+            prefill: 0.0,
+            active: active as f64,
+            booked: self.booked_cost(booked),
+            waiting: self.waiting_weight * waiting as f64,
+            estimated: false,
         }
     }
 
@@ -206,8 +227,9 @@ impl Pricing {
         self.booked_weight * booked.blocks() as f64 + self.waiting_weight * requests
     }
 
-    /// Average blocks in use and requests waiting of the known workers; nothing if none is known.
-    #[cold]
+    /// Average blocks in use and requests waiting of the known workers; nothing if none is known. Called: in line, its
+    /// conversions would be done where they are not needed too.
+    #[inline(never)]
     fn average(&self) -> (f64, f64) {
         let count = self.known_count.max(1) as f64;
         (

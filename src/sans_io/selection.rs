@@ -67,6 +67,7 @@ impl SelectWorker {
     }
 
     /// The same, with its overlaps in order, if they are not.
+    #[inline]
     pub(crate) fn reordered(&self) -> Option<Self> {
         self.disordered.then(|| self.clone().in_order())
     }

@@ -234,7 +234,11 @@ impl LoadTable {
         let row = self.reservations.release(ticket);
         if let Some(row) = row {
             self.counts.released += 1;
-            self.reprice(row);
+            if self.reservations.booked(row).requests() == 0 {
+                self.reprice(row);
+            } else {
+                self.rebook(row);
+            }
         } else {
             self.counts.unknown_releases += 1;
         }
@@ -254,7 +258,15 @@ impl LoadTable {
 
     /// Ends reservations that have stood too long, and finds workers that have been silent for too long: a piece of them at
     /// most. Whether there are no more.
+    #[inline]
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
+        if !self.reservations.any_detached() && !self.deadlines.has_come(now) {
+            return true;
+        }
+        self.expire_some(now)
+    }
+
+    fn expire_some(&mut self, now: Instant) -> bool {
         let ttl = self.config.reservation_ttl();
         for _ in 0..EXPIRED_A_CHOICE {
             if let Some(row) = self.reservations.pop_expired(ttl, now) {
@@ -296,10 +308,14 @@ impl LoadTable {
     /// Books a request on the worker in `index`.
     pub(super) fn book(&mut self, index: RowSlot, blocks: u64, now: Instant) -> Ticket {
         let ticket = self.reservations.book(index, blocks, now);
-        if let Some(row) = self.rows.get_mut(index) {
-            row.busy_since.get_or_insert(now);
+        if let Some(row) = self.rows.get_mut(index)
+            && row.busy_since.is_none()
+        {
+            row.busy_since = Some(now);
+            self.reprice(index);
+        } else {
+            self.rebook(index);
         }
-        self.reprice(index);
         ticket
     }
 
@@ -322,6 +338,16 @@ impl LoadTable {
             self.counts.settled += self
                 .reservations
                 .settle_reported(index, settle, reported_at);
+        }
+    }
+
+    /// Some more or fewer requests are booked on the worker in `index` than before, but neither were nor are there none: it
+    /// costs another price, and nothing else follows.
+    #[inline]
+    fn rebook(&mut self, index: RowSlot) {
+        if let Some(row) = self.rows.get(index) {
+            let booked = self.reservations.booked(index);
+            self.pricing.place(index, row.known(), booked);
         }
     }
 
