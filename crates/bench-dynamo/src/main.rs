@@ -1,7 +1,7 @@
 //! Selection side by side with the selector of `dynamo-kv-router` 1.6.1, on the registry under Apache-2.0.
 //!
 //! Driven through its public API as its own `worker_selection` benchmark drives it. Fair because both have the same number
-//! of workers, eight of them with overlap, and the least cost is wanted (temperature 0). In its favour: the projection of
+//! of workers, as many of them with overlap, and the least cost is wanted (temperature 0). In its favour: the projection of
 //! every worker's load, which its host makes anew for each request, is made beforehand, and it books nothing.
 //!
 //! Prints the findings as JSON for the main program. `--quick` for short runs.
@@ -15,7 +15,7 @@ use dynamo_kv_router::{
     scheduling::{OverlapSignals, ScheduleMode},
 };
 use kv_metrics_bench::{
-    choosers::{BLOCKS, Chooser, SIZES},
+    choosers::{BLOCKS, Chooser, OVERLAPS, sizes},
     measure::{Pair, nanos_per_call},
     outcome::{Row, Target},
     plots::{Plot, Series},
@@ -34,23 +34,24 @@ fn findings(effort: Effort) -> Findings {
     let mut findings = Findings::default();
     let mut points = Vec::new();
     let selector = DefaultWorkerSelector::new(Some(least_cost()), "prefill");
-    for workers in SIZES {
-        let pair = against(&selector, workers, effort);
-        points.push((workers as f64, pair.opponent().median));
+    for (workers, overlaps) in sizes() {
+        let pair = against(&selector, workers, overlaps, effort);
+        if overlaps == OVERLAPS {
+            points.push((workers as f64, pair.opponent().median));
+        }
         let target = match workers {
-            32 => Target::AtLeast(1.0),
             10_000 => Target::AtLeast(100.0),
-            _ => Target::Told,
+            _ => Target::AtLeast(1.0),
         };
-        let name = format!("select, 8 overlaps, {workers} workers");
+        let name = format!("select, {workers} workers, {overlaps} overlaps");
         findings
             .rows
             .push(Row::speed(name, "dynamo-kv-router 1.6.1", &pair, target));
     }
     let policy = WorkerSelectionPolicy::reference(least_cost(), "prefill");
-    let pair = against(&policy, 10_000, effort);
+    let pair = against(&policy, 10_000, OVERLAPS, effort);
     findings.rows.push(Row::speed(
-        "select, 8 overlaps, 10000 workers",
+        "select, 10000 workers, 8 overlaps",
         "its reference policy",
         &pair,
         Target::Told,
@@ -61,9 +62,14 @@ fn findings(effort: Effort) -> Findings {
     findings
 }
 
-fn against(selector: &impl WorkerSelector<Engine>, workers: u64, effort: Effort) -> Pair {
-    let mut chooser = Chooser::new(workers);
-    let (engines, requests) = (engines(workers), requests(workers));
+fn against(
+    selector: &impl WorkerSelector<Engine>,
+    workers: u64,
+    overlaps: usize,
+    effort: Effort,
+) -> Pair {
+    let mut chooser = Chooser::new(workers, overlaps);
+    let (engines, requests) = (engines(workers), requests(workers, overlaps));
     let calls = effort.pick(2_000, 20_000);
     let selections_a_sample = (2_000_000 / workers).clamp(50, calls);
     Pair::alternate(
@@ -125,8 +131,8 @@ fn engines(workers: u64) -> HashMap<WorkerId, Engine> {
         .collect()
 }
 
-/// Requests of as many blocks as ours, with overlaps on eight random workers. They differ in those only.
-fn requests(workers: u64) -> Vec<SchedulingRequest> {
+/// Requests of as many blocks as ours, with overlaps on as many random workers. They differ in those only.
+fn requests(workers: u64, overlaps: usize) -> Vec<SchedulingRequest> {
     let mut rng = fastrand::Rng::with_seed(SEED);
     let loads: FxHashMap<_, _> = (0..workers)
         .map(|worker| {
@@ -140,7 +146,7 @@ fn requests(workers: u64) -> Vec<SchedulingRequest> {
         .collect();
     let request = |_| {
         let overlaps: Vec<_> = rng
-            .choose_multiple(0..workers, 8)
+            .choose_multiple(0..workers, overlaps)
             .into_iter()
             .map(|worker| (WorkerWithDpRank::from_worker_id(worker), rng.u32(1..BLOCKS)))
             .collect();

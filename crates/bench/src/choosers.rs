@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Instant};
 
 use actix_kv_metrics::{
-    ForwardPassMetrics, LoadSnapshot, RouterConfig, SelectWorker, Ticket, WorkerRank,
+    Candidates, ForwardPassMetrics, LoadSnapshot, RouterConfig, SelectWorker, Ticket, WorkerRank,
     sans_io::LoadTable,
 };
 
@@ -20,7 +20,23 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    pub fn new(workers: u64) -> Self {
+    /// Over so many workers, with requests of so many overlaps.
+    pub fn new(workers: u64, overlaps: usize) -> Self {
+        Self::with_requests(workers, requests(workers, overlaps))
+    }
+
+    /// With requests that leave no choice, so that what is left is to book and to release.
+    pub fn pinned(workers: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        let mut requests = requests(workers, 0);
+        for Request { request, .. } in &mut requests {
+            let pin = WorkerRank::from(rng.u64(..workers));
+            *request = SelectWorker::blocks(BLOCKS).among(Candidates::Rank(pin));
+        }
+        Self::with_requests(workers, requests)
+    }
+
+    fn with_requests(workers: u64, requests: Vec<Request>) -> Self {
         let mut rng = fastrand::Rng::with_seed(SEED);
         let mut snapshots = Snapshots::of_publisher(1);
         let config = RouterConfig::builder()
@@ -36,7 +52,7 @@ impl Chooser {
         Self {
             table,
             snapshots,
-            requests: requests(workers),
+            requests,
             outstanding: VecDeque::new(),
             now,
         }
@@ -82,18 +98,21 @@ pub struct Request {
     pub overlaps: Vec<(WorkerRank, u32)>,
 }
 
-/// Requests of 128 blocks with overlaps on eight random workers.
-pub fn requests(workers: u64) -> Vec<Request> {
+/// Requests of 128 blocks with overlaps on as many random workers.
+pub fn requests(workers: u64, overlaps: usize) -> Vec<Request> {
     let mut rng = fastrand::Rng::with_seed(SEED);
     let request = |_| {
         let mut request = SelectWorker::blocks(BLOCKS);
-        let mut overlaps = Vec::new();
-        for worker in rng.choose_multiple(0..workers, 8) {
+        let mut named = Vec::new();
+        for worker in rng.choose_multiple(0..workers, overlaps) {
             let overlap = rng.u32(1..BLOCKS);
-            overlaps.push((WorkerRank::from(worker), overlap));
+            named.push((WorkerRank::from(worker), overlap));
             request = request.overlap(worker, overlap);
         }
-        Request { request, overlaps }
+        Request {
+            request,
+            overlaps: named,
+        }
     };
     (0..1_024).map(request).collect()
 }
@@ -103,8 +122,24 @@ pub fn random_load(rng: &mut fastrand::Rng) -> ForwardPassMetrics {
     ForwardPassMetrics::new(rng.u64(..CAPACITY), CAPACITY, rng.u64(..4))
 }
 
+/// Every number of workers with every number of overlaps that it has room for.
+pub fn sizes() -> Vec<(u64, usize)> {
+    let of_size = |workers: u64| {
+        let mut overlaps = [0, 2, 8]
+            .map(|most: u64| most.min(workers) as usize)
+            .to_vec();
+        overlaps.dedup();
+        overlaps
+            .into_iter()
+            .map(move |overlaps| (workers, overlaps))
+    };
+    SIZES.into_iter().flat_map(of_size).collect()
+}
+
 /// Workers in the table.
-pub const SIZES: [u64; 4] = [10, 32, 1_024, 10_000];
+const SIZES: [u64; 9] = [2, 4, 8, 16, 32, 64, 256, 1_024, 10_000];
+/// Overlaps where one number of them is enough.
+pub const OVERLAPS: usize = 8;
 /// Blocks of a request.
 pub const BLOCKS: u32 = 128;
 /// Bookings that stand at any time.

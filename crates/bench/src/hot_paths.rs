@@ -7,7 +7,7 @@ use actix::Actor;
 use actix_kv_metrics::{Coalescing, MetricsChanged, MetricsReporter, WorkerRank};
 
 use crate::{
-    choosers::{Chooser, random_load},
+    choosers::{Chooser, OVERLAPS, random_load},
     cores::{Cores, InTurn},
     opponents::plain_handler::PlainHandler,
     stream::{Change, SEED, Settled, load, shuffled},
@@ -23,7 +23,7 @@ pub struct HotPath {
     pub calls: u64,
 }
 
-pub const HOT_PATHS: [HotPath; 9] = [
+pub const HOT_PATHS: [HotPath; 11] = [
     HotPath {
         name: "report",
         run: report,
@@ -50,8 +50,18 @@ pub const HOT_PATHS: [HotPath; 9] = [
         calls: 40_000,
     },
     HotPath {
+        name: "select-2-workers",
+        run: |calls| select(2, 0, calls),
+        calls: 20_000,
+    },
+    HotPath {
+        name: "select-8-workers",
+        run: |calls| select(8, OVERLAPS, calls),
+        calls: 20_000,
+    },
+    HotPath {
         name: "select-10000-workers",
-        run: select,
+        run: |calls| select(10_000, OVERLAPS, calls),
         calls: 20_000,
     },
     HotPath {
@@ -130,9 +140,9 @@ fn change_in_turn(workers: u64, calls: u64) {
     black_box(&workers);
 }
 
-/// `LoadTable::select` with eight overlaps, and the release of an earlier booking.
-fn select(calls: u64) {
-    let mut chooser = Chooser::new(10_000);
+/// `LoadTable::select`, and the release of an earlier booking.
+fn select(workers: u64, overlaps: usize, calls: u64) {
+    let mut chooser = Chooser::new(workers, overlaps);
     for n in 0..calls {
         black_box(chooser.choose(n));
     }
@@ -140,7 +150,7 @@ fn select(calls: u64) {
 
 /// One load of a snapshot of [`ENTRIES`] taken over by `LoadTable`, the making of the snapshot included.
 fn update(calls: u64) {
-    let mut chooser = Chooser::new(10_000);
+    let mut chooser = Chooser::new(10_000, OVERLAPS);
     let mut rng = fastrand::Rng::with_seed(SEED);
     let workers = shuffled(10_000);
     for changed in workers

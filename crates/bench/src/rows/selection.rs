@@ -1,5 +1,5 @@
-//! `LeastCost` selection with eight overlaps, without the mailbox, against a linear scan (g); its round trip by mailbox;
-//! and what an update of the table costs.
+//! Selection without the mailbox, against a linear scan (g), in fleets of every size; what part of it is to book and to
+//! release; its round trip by mailbox; and what an update of the table costs.
 //!
 //! One call chooses, books, and releases the booking made 64 choices before.
 
@@ -10,7 +10,7 @@ use actix_kv_metrics::{RouterActor, RouterConfig, WorkerRank};
 
 use super::{Effort, Findings};
 use crate::{
-    choosers::{BLOCKS, Chooser, OUTSTANDING, Request, SIZES, random_load, requests},
+    choosers::{BLOCKS, Chooser, OUTSTANDING, OVERLAPS, Request, random_load, requests, sizes},
     measure::{Pair, Spread, nanos_per_call},
     opponents::scan::ScanTable,
     outcome::{Row, Target, Unit},
@@ -22,6 +22,9 @@ use crate::{
 
 pub(super) fn run(effort: Effort) -> Findings {
     let mut findings = against_scan(effort);
+    findings
+        .rows
+        .extend([8, 10_000].map(|workers| booking(workers, effort)));
     findings.rows.push(few_against_many(effort));
     findings.rows.extend(updates(effort));
     findings.rows.push(by_mailbox(effort));
@@ -31,9 +34,9 @@ pub(super) fn run(effort: Effort) -> Findings {
 fn against_scan(effort: Effort) -> Findings {
     let mut findings = Findings::default();
     let (mut ours, mut scans) = (Vec::new(), Vec::new());
-    for workers in SIZES {
-        let mut chooser = Chooser::new(workers);
-        let mut scanner = Scanner::new(workers);
+    for (workers, overlaps) in sizes() {
+        let mut chooser = Chooser::new(workers, overlaps);
+        let mut scanner = Scanner::new(workers, overlaps);
         let calls = effort.pick(2_000, 20_000);
         let scans_a_sample = (2_000_000 / workers).clamp(50, calls);
         let pair = Pair::alternate(
@@ -41,13 +44,15 @@ fn against_scan(effort: Effort) -> Findings {
             || nanos_per_call(calls, |n| chooser.choose(n)),
             || nanos_per_call(scans_a_sample, |n| scanner.choose(n)),
         );
-        ours.push((workers as f64, pair.ours().median));
-        scans.push((workers as f64, pair.opponent().median));
+        if overlaps == OVERLAPS {
+            ours.push((workers as f64, pair.ours().median));
+            scans.push((workers as f64, pair.opponent().median));
+        }
         let target = match workers {
             10_000 => Target::AtLeast(20.0),
-            _ => Target::Told,
+            _ => Target::AtLeast(1.0),
         };
-        let name = format!("select, 8 overlaps, {workers} workers");
+        let name = format!("select, {workers} workers, {overlaps} overlaps");
         findings
             .rows
             .push(Row::speed(name, "(g) linear scan", &pair, target));
@@ -61,8 +66,23 @@ fn against_scan(effort: Effort) -> Findings {
     findings
 }
 
+/// What of a selection is to book and to release: the same without a choice and without overlaps.
+fn booking(workers: u64, effort: Effort) -> Row {
+    let mut pinned = Chooser::pinned(workers);
+    let mut chooser = Chooser::new(workers, OVERLAPS);
+    let calls = effort.pick(2_000, 20_000);
+    let pair = Pair::alternate(
+        effort.rounds(),
+        || nanos_per_call(calls, |n| pinned.choose(n)),
+        || nanos_per_call(calls, |n| chooser.choose(n)),
+    );
+    let name = format!("book and release without a choice, {workers} workers");
+    let whole = format!("select, {OVERLAPS} overlaps");
+    Row::cost(name, &whole, &pair, Target::Told)
+}
+
 fn few_against_many(effort: Effort) -> Row {
-    let (mut few, mut many) = (Chooser::new(10), Chooser::new(10_000));
+    let (mut few, mut many) = (Chooser::new(10, OVERLAPS), Chooser::new(10_000, OVERLAPS));
     let calls = effort.pick(2_000, 20_000);
     let pair = Pair::alternate(
         effort.rounds(),
@@ -77,7 +97,7 @@ fn few_against_many(effort: Effort) -> Row {
 fn updates(effort: Effort) -> [Row; 2] {
     let every_worker = shuffled(10_000);
     [("fresh", 0), ("each with bookings", 10_000)].map(|(state, bookings)| {
-        let mut chooser = Chooser::new(10_000);
+        let mut chooser = Chooser::new(10_000, OVERLAPS);
         for n in 0..bookings {
             chooser.book(n);
         }
@@ -109,7 +129,7 @@ fn by_mailbox(effort: Effort) -> Row {
             .into_iter()
             .map(|worker| (worker, random_load(&mut rng)));
         let _ = router.send(snapshots.next(loads)).await;
-        let requests = requests(10_000);
+        let requests = requests(10_000, OVERLAPS);
         let mut samples = Vec::new();
         for _ in 0..effort.rounds() {
             let calls = effort.pick(500, 5_000);
@@ -134,7 +154,7 @@ struct Scanner {
 }
 
 impl Scanner {
-    fn new(workers: u64) -> Self {
+    fn new(workers: u64, overlaps: usize) -> Self {
         let mut rng = fastrand::Rng::with_seed(SEED);
         let mut table = ScanTable::default();
         for worker in shuffled(workers) {
@@ -142,7 +162,7 @@ impl Scanner {
         }
         Self {
             table,
-            requests: requests(workers),
+            requests: requests(workers, overlaps),
             outstanding: VecDeque::new(),
         }
     }
