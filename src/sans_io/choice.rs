@@ -103,7 +103,7 @@ impl LoadTable {
         }
         let chosen = chosen.inspect_err(|_| self.counts.not_selected += 1)?;
         let row = self.rows.get(chosen.row).ok_or(SelectError::NoWorkers)?;
-        let worker = row.worker;
+        let worker = self.roster.worker(chosen.row);
         let missing = request.blocks.saturating_sub(chosen.overlap);
         let booked = self.reservations.booked(chosen.row);
         let cost = Cost {
@@ -138,16 +138,16 @@ impl LoadTable {
         match &request.candidates {
             Candidates::Any => self.least_cost_of_all(request),
             Candidates::Rank(rank) => {
-                let index = self.slots.get(rank).copied();
+                let index = self.roster.row(*rank);
                 self.least_cost_among(request, index.as_slice(), SelectError::UnknownWorker)
             }
             Candidates::Worker(id) => {
-                let ranks = self.ranks.get(id).cloned().unwrap_or_default();
+                let ranks = self.roster.ranks(*id);
                 self.least_cost_among(request, &ranks, SelectError::UnknownWorker)
             }
             Candidates::Among(allowed) => {
-                let known = allowed.iter().filter_map(|rank| self.slots.get(rank));
-                let mut known: Vec<_> = known.copied().collect();
+                let known = allowed.iter().filter_map(|rank| self.roster.row(*rank));
+                let mut known: Vec<_> = known.collect();
                 known.sort_unstable();
                 known.dedup();
                 let none = if self.is_empty() {
@@ -195,7 +195,7 @@ impl LoadTable {
             if !orders.contains(&order) {
                 continue;
             }
-            let overlap = request.overlap_of(self.rows.get(*row)?.worker);
+            let overlap = request.overlap_of(self.roster.worker(*row));
             let missing = request.blocks.saturating_sub(overlap);
             let total = self.prefill(missing) + (self.pricing.charge(order) + cost);
             let chosen = Chosen { row: *row, overlap };
@@ -233,7 +233,7 @@ impl LoadTable {
         let without_overlap = cheapest.total;
         let mut named = false;
         for (worker, overlap) in request.overlaps() {
-            let Some(row) = self.slots.get(worker).copied() else {
+            let Some(row) = self.roster.row(*worker) else {
                 continue;
             };
             let Some((order, cost)) = index.cost(row) else {
@@ -266,7 +266,7 @@ impl LoadTable {
                 let row = index.nth_least(order, least, n)?;
                 // One that is the cheapest in spite of an overlap was named above.
                 let overlap = match named {
-                    true => request.overlap_of(self.rows.get(row)?.worker),
+                    true => request.overlap_of(self.roster.worker(row)),
                     false => 0,
                 };
                 Some(Chosen { row, overlap })

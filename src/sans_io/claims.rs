@@ -22,7 +22,7 @@ impl LoadTable {
         let worker = load.worker;
         let echoed = self.newest_of(&load.admitted);
         let said = self.claim(taking, load, echoed, now);
-        let Some(index) = self.slots.get(&worker).copied() else {
+        let Some(index) = self.roster.row(worker) else {
             self.join(worker, said);
             return;
         };
@@ -106,14 +106,13 @@ impl LoadTable {
 
     /// A worker that was not known.
     fn join(&mut self, worker: WorkerRank, said: Claim) {
-        if self.slots.len() >= self.config.max_workers() {
+        if self.roster.len() >= self.config.max_workers() {
             self.counts.refused_workers += 1;
             return;
         }
         self.publishers.note_worker(said.owner.id);
-        let index = self.rows.insert(Row::new(worker, said));
-        self.slots.insert(worker, index);
-        self.ranks.entry(worker.worker()).or_default().push(index);
+        let index = self.rows.insert(Row::new(said));
+        self.roster.insert(worker, index);
         self.counts.loads += 1;
         self.reprice(index);
     }
@@ -252,7 +251,7 @@ impl LoadTable {
 
     /// A publisher says that a worker left.
     pub(super) fn handle_left(&mut self, publisher: PublisherId, worker: WorkerRank, now: Instant) {
-        if let Some(index) = self.slots.get(&worker).copied() {
+        if let Some(index) = self.roster.row(worker) {
             self.let_go(index, |claim| claim.owner.id == publisher.id, now);
         }
     }
@@ -275,8 +274,10 @@ impl LoadTable {
             self.remove(index);
             return true;
         };
+        let Some(next) = row.others.swap_remove(successor) else {
+            return false;
+        };
         self.pricing.forget(index, row.known());
-        let next = row.others.swap_remove(successor);
         let former = std::mem::replace(&mut row.claim, next);
         self.kept_out -= 1;
         self.publishers.note_worker_gone(former.owner.id);
@@ -341,16 +342,7 @@ impl LoadTable {
         for claim in row.others.iter().chain([&row.claim]) {
             self.publishers.note_worker_gone(claim.owner.id);
         }
-        self.slots.remove(&row.worker);
-        let id = row.worker.worker();
-        if let Some(ranks) = self.ranks.get_mut(&id) {
-            if let Some(place) = ranks.iter().position(|rank| *rank == index) {
-                ranks.swap_remove(place);
-            }
-            if ranks.is_empty() {
-                self.ranks.remove(&id);
-            }
-        }
+        self.roster.remove(index);
     }
 }
 

@@ -171,8 +171,9 @@ impl LoadTable {
         let begin = partial.looked;
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         let end = self.rows.slots().min(begin.saturating_add(most));
-        let rows = (begin..end).filter_map(|row| self.rows.get(RowSlot::new(row)));
-        let run = rows.map(|row| row.worker).collect();
+        let rows = (begin..end).map(RowSlot::new);
+        let rows = rows.filter(|row| self.rows.get(*row).is_some());
+        let run = rows.map(|row| self.roster.worker(row)).collect();
         partial.begin_run(run);
         partial.looked = end;
         if end == self.rows.slots() {
@@ -183,7 +184,7 @@ impl LoadTable {
     }
 
     fn load_of(&self, worker: WorkerRank, now: Instant) -> Option<RankLoad> {
-        let index = *self.slots.get(&worker)?;
+        let index = self.roster.row(worker)?;
         let row = self.rows.get(index)?;
         let booked = self.reservations.booked(index);
         let since = |at: Instant| now.saturating_duration_since(at);

@@ -26,6 +26,7 @@ mod numbers;
 mod pricing;
 pub(crate) mod reports;
 mod reservations;
+mod roster;
 mod rows;
 pub(crate) mod selection;
 mod sequences;

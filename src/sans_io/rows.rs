@@ -1,26 +1,34 @@
 //! One worker in a load table: whom the table believes about it, and who else speaks of it.
 
-use std::time::Instant;
+use std::{
+    ops::{Deref, DerefMut},
+    time::Instant,
+};
 
 use super::pricing::Known;
-use crate::{
-    metrics::{ForwardPassMetrics, WorkerRank},
-    snapshot::PublisherId,
-};
+use crate::{metrics::ForwardPassMetrics, snapshot::PublisherId};
 
 /// One worker rank.
 #[derive(Debug)]
 pub(super) struct Row {
-    pub(super) worker: WorkerRank,
     /// What its owner says of it.
     pub(super) claim: Claim,
     /// What other publishers say of it; mostly nobody does.
-    pub(super) others: Vec<Claim>,
+    pub(super) others: Others,
     /// Number of the newest ticket of this router that the worker has echoed.
     pub(super) echoed: u64,
     /// Since when it has had reservations.
     pub(super) busy_since: Option<Instant>,
     pub(super) stale: Option<Stale>,
+}
+
+/// Claims beside the owner's: one word where there is none.
+#[derive(Debug, Default)]
+pub(super) struct Others(Option<Box<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    claims: Vec<Claim>,
 }
 
 /// What one publisher says of a worker.
@@ -53,11 +61,10 @@ pub(super) enum Stale {
 }
 
 impl Row {
-    pub(super) fn new(worker: WorkerRank, claim: Claim) -> Self {
+    pub(super) fn new(claim: Claim) -> Self {
         Self {
-            worker,
             claim,
-            others: Vec::new(),
+            others: Others::default(),
             echoed: 0,
             busy_since: None,
             stale: None,
@@ -122,6 +129,46 @@ impl Row {
     /// who fell silent together would keep the worker for another `stale_after`.
     fn owner_heard_at(&self) -> Instant {
         self.claim.reported_at.unwrap_or(self.claim.told_at)
+    }
+}
+
+impl Deref for Others {
+    type Target = [Claim];
+
+    #[inline]
+    fn deref(&self) -> &[Claim] {
+        self.0.as_ref().map_or(&[], |kept| &kept.claims)
+    }
+}
+
+impl DerefMut for Others {
+    fn deref_mut(&mut self) -> &mut [Claim] {
+        self.0.as_mut().map_or(&mut [], |kept| &mut kept.claims)
+    }
+}
+
+impl Others {
+    pub(super) fn push(&mut self, claim: Claim) {
+        self.0.get_or_insert_default().claims.push(claim);
+    }
+
+    /// Takes the claim in this place out, which must be there.
+    pub(super) fn swap_remove(&mut self, place: usize) -> Option<Claim> {
+        let kept = self.0.as_mut()?;
+        let claim = kept.claims.swap_remove(place);
+        self.give_back();
+        Some(claim)
+    }
+
+    pub(super) fn retain(&mut self, stays: impl FnMut(&Claim) -> bool) {
+        if let Some(kept) = &mut self.0 {
+            kept.claims.retain(stays);
+            self.give_back();
+        }
+    }
+
+    fn give_back(&mut self) {
+        self.0.take_if(|kept| kept.claims.is_empty());
     }
 }
 

@@ -1,22 +1,20 @@
 //! What a router knows of the workers: newest load, owner and life of each, and what it has placed on them itself.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
-
-use foldhash::fast::RandomState;
-use smallvec::SmallVec;
+use std::{sync::Arc, time::Instant};
 
 use super::{
     counts::TableCounts,
     deadlines::Deadlines,
     pricing::{Pricing, Standing},
     reservations::Reservations,
+    roster::Roster,
     rows::{Row, Stale},
     sequences::{Publishers, Verdict},
     slots::{RowSlot, Slab},
 };
 use crate::{
     config::RouterConfig,
-    metrics::{WorkerId, WorkerRank},
+    metrics::WorkerRank,
     snapshot::{LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, Ticket, WorkerLoad},
     stamp,
 };
@@ -35,8 +33,7 @@ pub struct LoadTable {
     pub(super) config: RouterConfig,
     pub(super) rng: fastrand::Rng,
     pub(super) rows: Slab<RowSlot, Row>,
-    pub(super) slots: HashMap<WorkerRank, RowSlot, RandomState>,
-    pub(super) ranks: HashMap<WorkerId, SmallVec<[RowSlot; 2]>, RandomState>,
+    pub(super) roster: Roster,
     pub(super) reservations: Reservations,
     pub(super) pricing: Pricing,
     pub(super) counts: TableCounts,
@@ -86,8 +83,7 @@ impl LoadTable {
                 None => fastrand::Rng::new(),
             },
             rows: Slab::default(),
-            slots: HashMap::default(),
-            ranks: HashMap::default(),
+            roster: Roster::default(),
             reservations: Reservations::new(stamp::router()),
             pricing: Pricing::new(&config),
             counts: TableCounts::default(),
@@ -103,12 +99,12 @@ impl LoadTable {
 
     /// Workers known.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.roster.len()
     }
 
     /// Whether no worker is known.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.roster.is_empty()
     }
 
     /// Reservations that are outstanding.

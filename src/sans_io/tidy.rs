@@ -7,7 +7,7 @@ use super::table::LoadTable;
 impl LoadTable {
     /// After a mass departure moves the workers that live together, some of them a call, and gives the rest back.
     pub(super) fn tidy(&mut self) {
-        let (rows, living) = (self.rows.slots() as usize, self.slots.len());
+        let (rows, living) = (self.rows.slots() as usize, self.roster.len());
         if self.deadlines.len() > LOOSE * living + FEW {
             self.deadlines.shrink(self.rows.slots());
         }
@@ -22,14 +22,7 @@ impl LoadTable {
             self.reservations.move_row(from, to);
             self.pricing.move_row(from, to);
             self.deadlines.move_row(from, to);
-            let Some(row) = self.rows.get(to) else {
-                continue;
-            };
-            self.slots.insert(row.worker, to);
-            let ranks = self.ranks.get_mut(&row.worker.worker());
-            if let Some(rank) = ranks.and_then(|ranks| ranks.iter_mut().find(|r| **r == from)) {
-                *rank = to;
-            }
+            self.roster.move_row(from, to);
         }
         if self.rows.slots() as usize <= TIGHT * living + FEW {
             self.tidying = false;
@@ -44,8 +37,7 @@ impl LoadTable {
         self.pricing.shrink(rows);
         self.deadlines.shrink(rows);
         self.publishers.shrink();
-        self.slots.shrink_to(2 * self.slots.len());
-        self.ranks.shrink_to(2 * self.ranks.len());
+        self.roster.shrink(rows);
     }
 }
 
