@@ -1,15 +1,19 @@
-//! Memory per worker at 100,000: reporter, publisher and router, after every worker's load has been delivered.
+//! Memory per worker at 100,000: reporter, publisher and router, after every worker's load has been delivered; and what of
+//! it is the router's.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use actix_kv_metrics::{GetRouterStats, KvMetrics, KvMetricsConfig, MetricsReporter};
+use actix_kv_metrics::{
+    GetRouterStats, KvMetrics, KvMetricsConfig, MetricsReporter, RouterConfig, SelectWorker,
+    sans_io::LoadTable,
+};
 
 use super::{Effort, Findings};
 use crate::{
     bytes,
     measure::Spread,
     outcome::{Row, Target, Unit},
-    stream::load,
+    stream::{Snapshots, load},
     systems,
     threads::resident_bytes,
 };
@@ -28,6 +32,7 @@ pub(super) fn run(effort: Effort) -> Findings {
         drop(reporters);
         (asked_for as f64, resident as f64)
     });
+    let [idle, busy] = [0, workers].map(|bookings| of_table(workers, bookings));
     let name = format!("memory per worker at {workers}");
     let row = |name, bytes: f64, target| {
         let each = Spread::once(bytes / workers as f64);
@@ -40,6 +45,12 @@ pub(super) fn run(effort: Effort) -> Findings {
                 asked_for,
                 Target::AtMost(600.0),
             ),
+            row(format!("{name}, of it the router's"), idle, Target::Told),
+            row(
+                format!("{name}, the router's with a booking on each"),
+                busy,
+                Target::Told,
+            ),
             row(
                 format!("{name}, growth of the resident set (queues of the start included)"),
                 resident,
@@ -48,6 +59,29 @@ pub(super) fn run(effort: Effort) -> Findings {
         ],
         ..Findings::default()
     }
+}
+
+/// What a table asks for that takes the same loads over by itself.
+fn of_table(workers: u64, bookings: u64) -> f64 {
+    let now = Instant::now();
+    let mut snapshots = Snapshots::of_publisher(1);
+    let asked_for = bytes::counting();
+    let mut table = LoadTable::new(RouterConfig::default());
+    // By the thousand, as they come; then every worker changes once more.
+    for n in 0..2 {
+        for first in (0..workers).step_by(1_000) {
+            let some = first..workers.min(first + 1_000);
+            let loads = some.map(|worker| (worker.into(), load(worker + n)));
+            table.handle_snapshot(snapshots.next(loads), now);
+        }
+    }
+    for _ in 0..bookings {
+        let _ = table.select(&SelectWorker::blocks(64), now);
+    }
+    let asked_for = asked_for();
+    bytes::stop_counting();
+    drop(table);
+    asked_for as f64
 }
 
 async fn reported(kv: &KvMetrics, workers: u64) -> Vec<MetricsReporter> {
