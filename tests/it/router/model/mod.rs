@@ -18,6 +18,7 @@ mod author;
 mod claims;
 mod cost;
 mod run;
+mod sizes;
 mod speakers;
 mod ties;
 mod truth;

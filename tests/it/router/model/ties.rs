@@ -142,6 +142,25 @@ fn g15_ties_among_known_workers_are_even() {
     expect_even(&[Some(0); 9], &request, &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
 }
 
+/// Also where the table keeps them in rounds of blocks, which do not hold as many each.
+#[test]
+fn g15_ties_are_even_in_fleets_of_every_size() {
+    let request = SelectWorker::blocks(10);
+    for workers in [2, 8, 9, 17, 64, 65, 100, 513, 600] {
+        let all: Vec<_> = (1..=workers).collect();
+        expect_even(&vec![Some(5); workers as usize], &request, &all);
+        let third = |n: &u64| n % 3 == 0;
+        let loads: Vec<_> = all
+            .iter()
+            .map(|n| Some(9 - 4 * u64::from(third(n))))
+            .collect();
+        if workers > 2 {
+            let equals: Vec<_> = all.iter().copied().filter(third).collect();
+            expect_even(&loads, &request, &equals);
+        }
+    }
+}
+
 #[test]
 fn g15_ties_of_known_and_unknown_workers_are_even() {
     let request = SelectWorker::blocks(10);
