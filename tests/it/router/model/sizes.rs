@@ -27,7 +27,7 @@ struct Fleet {
 impl Fleet {
     fn new(seed: u64) -> Self {
         let config = RouterConfig::builder().seed(seed);
-        let config = if seed % 2 == 0 {
+        let config = if seed.is_multiple_of(2) {
             config
         } else {
             config.saturation(0.8)

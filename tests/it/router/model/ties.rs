@@ -149,7 +149,7 @@ fn g15_ties_are_even_in_fleets_of_every_size() {
     for workers in [2, 8, 9, 17, 64, 65, 100, 513, 600] {
         let all: Vec<_> = (1..=workers).collect();
         expect_even(&vec![Some(5); workers as usize], &request, &all);
-        let third = |n: &u64| n % 3 == 0;
+        let third = |n: &u64| n.is_multiple_of(3);
         let loads: Vec<_> = all
             .iter()
             .map(|n| Some(9 - 4 * u64::from(third(n))))
