@@ -20,8 +20,7 @@ use crate::{
 impl LoadTable {
     pub(super) fn handle_load(&mut self, taking: &PartialSnapshot, load: WorkerLoad, now: Instant) {
         let worker = load.worker;
-        let echoed = self.newest_of(&load.admitted);
-        let said = self.claim(taking, load, echoed, now);
+        let said = self.claim(taking, load, now);
         let Some(index) = self.roster.row(worker) else {
             self.join(worker, said);
             return;
@@ -60,13 +59,8 @@ impl LoadTable {
 
     /// What the load says, in the table's terms.
     #[inline]
-    fn claim(
-        &mut self,
-        taking: &PartialSnapshot,
-        load: WorkerLoad,
-        echoed: u64,
-        now: Instant,
-    ) -> Claim {
+    fn claim(&mut self, taking: &PartialSnapshot, load: WorkerLoad, now: Instant) -> Claim {
+        let (echoed, misled) = self.newest_of(&load.admitted);
         let metrics = load.metrics.filter(|metrics| {
             let finite = metrics.check().is_ok();
             self.counts.rejected_loads += u64::from(!finite);
@@ -86,22 +80,25 @@ impl LoadTable {
             arrived_at: now,
             told_at: now,
             echoed,
+            misled,
             named_in: taking.number,
             ousted: false,
         }
     }
 
-    /// The newest ticket of this router among those that a worker says it has admitted.
-    fn newest_of(&mut self, admitted: &[Ticket]) -> u64 {
-        let mut newest = 0;
+    /// The newest ticket of this router among those that a worker says it has admitted; whether one among them was never
+    /// issued. Publishers tell the greatest only, so that one hides what is truly echoed.
+    fn newest_of(&mut self, admitted: &[Ticket]) -> (u64, bool) {
+        let (mut newest, mut misled) = (0, false);
         for ticket in admitted {
             if self.reservations.has_issued(*ticket) {
                 newest = newest.max(ticket.number);
             } else if self.reservations.is_of_this_router(*ticket) {
                 self.counts.unknown_tickets += 1;
+                misled = true;
             }
         }
-        newest
+        (newest, misled)
     }
 
     /// A worker that was not known.

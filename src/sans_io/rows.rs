@@ -45,6 +45,8 @@ pub(super) struct Claim {
     pub(super) reported_at: Option<Instant>,
     /// Number of the newest ticket of this router echoed through this publisher in this life.
     pub(super) echoed: u64,
+    /// Among what it echoes is a ticket that was never issued: it can't be gone by.
+    pub(super) misled: bool,
     /// The last snapshot that named it.
     pub(super) named_in: u64,
     /// It owned the worker and fell silent: it comes back with a report only.
@@ -180,6 +182,7 @@ impl Claim {
         self.ousted &= said.reported_at <= self.reported_at;
         self.reported_at = self.reported_at.max(said.reported_at);
         self.echoed = self.echoed.max(said.echoed);
+        self.misled = said.misled;
         if said.metrics.is_some() && said.metrics != self.metrics {
             self.metrics = said.metrics;
             self.arrived_at = said.arrived_at;

@@ -326,7 +326,7 @@ impl LoadTable {
         self.counts.admitted += self.reservations.settle_admitted(index, row.echoed);
         if let Some(reported_at) = row.claim.reported_at {
             let settle = self.config.settle();
-            let settle = if row.claim.echoed > 0 {
+            let settle = if row.claim.echoed > 0 && !row.claim.misled {
                 settle.max(self.config.stale_after())
             } else {
                 settle

@@ -8,7 +8,6 @@ use super::{load, ms, sleep, snapshot, virtual_time};
 /// One ticket that names this router and a number it has not drawn yet (a mistaken or forged echo) must not hide all that
 /// the worker echoes afterwards: the greatest number per router is kept, and only an unknown one is told from then on.
 #[test]
-#[ignore = "fails: each reservation stands for stale_after, since the greatest number hides what is echoed after it"]
 fn an_echo_of_a_ticket_of_the_future_does_not_hide_the_true_ones() {
     virtual_time(async {
         let kv = KvMetrics::start(KvMetricsConfig::default());

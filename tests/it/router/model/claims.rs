@@ -36,6 +36,8 @@ pub(super) struct Claim {
     pub(super) reported_at: Option<Instant>,
     /// Number of the newest ticket echoed.
     pub(super) echoed: u64,
+    /// It echoes a ticket that was never issued, which may hide others: its echoes are not gone by.
+    pub(super) misled: bool,
     /// It was the owner's, who fell silent: it counts for nothing before its next report.
     pub(super) ousted: bool,
     /// Number of the last snapshot that spoke of it.
@@ -69,6 +71,7 @@ impl Claim {
             self.arrived_at = newer.arrived_at;
         }
         self.echoed = self.echoed.max(newer.echoed);
+        self.misled = newer.misled;
     }
 
     /// Since when it has been silent.

@@ -207,7 +207,9 @@ impl Truth {
         };
         let issued = 1..=self.bookings.len() as u64;
         let own = load.admitted.iter().filter(|t| t.router == ROUTER);
-        let own = own.map(|t| t.number).filter(|n| issued.contains(n));
+        let own = own.map(|t| t.number);
+        let misled = own.clone().any(|n| !issued.contains(&n));
+        let own = own.filter(|n| issued.contains(n));
         let claim = Claim {
             publisher: taking.publisher,
             life: load.life,
@@ -216,6 +218,7 @@ impl Truth {
             told_at: now,
             reported_at,
             echoed: own.max().unwrap_or(0),
+            misled,
             ousted: false,
             told_in: taking.number,
         };
@@ -256,7 +259,7 @@ impl Truth {
         let worker = &self.workers[&rank];
         let (echoed, reported_at) = (worker.echoed, worker.claim.reported_at);
         let mut settle = self.config.settle();
-        if worker.claim.echoed > 0 {
+        if worker.claim.echoed > 0 && !worker.claim.misled {
             settle = settle.max(self.config.stale_after());
         }
         for (number, booking) in (1..).zip(&mut self.bookings) {
