@@ -5,6 +5,7 @@
 
 use std::{fmt, fs, io, path::Path, sync::Arc, time::Duration};
 
+use actix_kv_metrics::Ticket;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -189,11 +190,14 @@ impl Run {
     }
 }
 
-fn job(number: usize, request: &Arc<Request>) -> Job<usize> {
+fn job(number: usize, request: &Arc<Request>) -> Job {
     Job {
         number,
         request: Arc::clone(request),
-        ticket: number,
+        ticket: Ticket {
+            router: 1,
+            number: number as u64,
+        },
     }
 }
 

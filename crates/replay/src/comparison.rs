@@ -1,16 +1,18 @@
-//! `--compare`: runs it and shows what it found.
+//! `--compare` and `--sweep`: runs them and shows what they found.
+
+use clap::ValueEnum;
 
 use crate::{
     Failure, Output,
     compare::{
         agreement::{self, windows_of_actors},
-        plots::draw_all,
+        plots::{draw_all, draw_sweep},
         rows::{self, base},
         runner::run_all,
-        sweep::{self, Sweep},
+        sweep::{Plan, Sweep, Topic},
         table::Comparison,
     },
-    options::{BookedUntil, Options},
+    options::Options,
     print, progress_bar, trace,
     trace::Trace,
 };
@@ -58,21 +60,30 @@ pub(crate) fn sweep(options: &Options) -> Result<(), Failure> {
     let coalescing = options.windows.coalescing()?;
     let trace = trace(options)?;
     let json = options.json.as_deref().map(Output::create).transpose()?;
-    let base = base(
-        options.workers,
-        coalescing,
-        &options.comparison,
-        options.seed,
-    )?;
-    let seeds = options.comparison.seeds;
-    let progress = progress_bar(sweep::runs(&base) * seeds as usize);
-    let groups = sweep::sweep(&trace, &base, seeds, &progress);
+    let comparison = &options.comparison;
+    let plan = Plan {
+        base: base(options.workers, coalescing, comparison, options.seed)?,
+        fleet: comparison.fleet_plan(),
+        topics: match options.sweep.as_deref() {
+            None | Some([]) => Topic::value_variants().to_vec(),
+            Some(topics) => topics.to_vec(),
+        },
+        seeds: comparison.seeds,
+    };
+    let progress = progress_bar(plan.runs());
+    let groups = plan.run(&trace, &progress);
     progress.finish_and_clear();
     let sweep = Sweep {
         setup: setup(options, &trace),
         groups: groups?,
+        several_seeds: comparison.seeds > 1,
     };
     print(&sweep)?;
+    if let Some(folder) = &comparison.plot {
+        for path in draw_sweep(folder, &sweep)? {
+            print(&path.display())?;
+        }
+    }
     json.map_or(Ok(()), |file| file.write(&sweep))
 }
 
@@ -86,21 +97,24 @@ pub(crate) fn setup(options: &Options, trace: &Trace) -> String {
         "as recorded"
     };
     let comparison = &options.comparison;
-    let booked = match comparison.booked_until {
-        BookedUntil::Admitted => "admitted",
-        BookedUntil::FirstToken => "the first token",
+    let name = |value: Option<clap::builder::PossibleValue>| {
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
     };
     format!(
-        "trace {}, {} requests, arrivals {arrivals}, rate × {}\n{} workers, {} router(s), seeds {}–{}, dispatch {:?}, reports {:?}, \
-         booked until {booked}",
+        "trace {}, {} requests, arrivals {arrivals}, rate × {}\n{} workers ({}, backlog {}, reports on {}), {} router(s), \
+         seeds {}–{}, dispatch {:?}, reports {:?}, booked until {}",
         trace.file(),
         trace.requests.len(),
         options.rate_scale,
         options.workers,
+        name(comparison.fleet.to_possible_value()),
+        name(comparison.backlog.to_possible_value()),
+        name(comparison.report_on.to_possible_value()),
         comparison.routers,
         options.seed,
         options.seed + comparison.seeds - 1,
         comparison.dispatch_latency,
         comparison.report_latency,
+        name(comparison.booked_until.to_possible_value()),
     )
 }

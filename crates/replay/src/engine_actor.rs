@@ -1,17 +1,17 @@
-//! An engine as a worker actor: serves what it is sent, reports once a pass.
+//! An engine as a worker actor: serves what it is sent and reports.
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, clock::Instant};
-use actix_kv_metrics::{ForwardPassMetrics, KvMetrics, MetricsReporter, Ticket};
+use actix_kv_metrics::{ForwardPassMetrics, KvMetrics, MetricsReporter};
 
 use crate::{
-    engine::{Engine, Job, Load},
+    engine::{Echoes, Engine, Job, Load},
     run_log::RunLog,
 };
 
 /// The engine's state, which the dispatcher reads too: it wants to know the true overlaps.
-pub(crate) type SharedEngine = Rc<RefCell<Engine<Ticket>>>;
+pub(crate) type SharedEngine = Rc<RefCell<Engine>>;
 
 /// Virtual time since the start of the replay.
 ///
@@ -52,7 +52,7 @@ impl Clock {
 
 /// A request for the engine.
 #[derive(Debug)]
-pub(crate) struct Dispatch(pub(crate) Job<Ticket>);
+pub(crate) struct Dispatch(pub(crate) Job);
 
 impl Message for Dispatch {
     type Result = ();
@@ -66,7 +66,7 @@ pub(crate) struct EngineActor {
     log: Rc<RunLog>,
     clock: Clock,
     busy: bool,
-    echoed: Option<Ticket>,
+    echoed: Echoes,
 }
 
 impl EngineActor {
@@ -84,7 +84,7 @@ impl EngineActor {
             log,
             clock,
             busy: false,
-            echoed: None,
+            echoed: Echoes::default(),
         }
     }
 
@@ -106,16 +106,16 @@ impl EngineActor {
     }
 
     fn report(&mut self) {
-        let (load, admitted) = {
-            let engine = self.engine.borrow();
-            (engine.load(), engine.newest_admitted())
-        };
-        let echo = admitted.filter(|_| self.echoed != admitted);
-        self.echoed = admitted;
-        // The ticket first: it then travels with the report.
-        let echoed = echo.map_or(Ok(()), |ticket| self.reporter.admitted(ticket));
-        self.log
-            .record_report(echoed.and_then(|()| self.reporter.report(metrics(load))));
+        let engine = self.engine.borrow();
+        // The tickets first: they then travel with the report.
+        let echoed = engine
+            .admitted()
+            .news(&self.echoed)
+            .try_for_each(|ticket| self.reporter.admitted(ticket));
+        let report = metrics(engine.load());
+        let reported = echoed.and_then(|()| self.reporter.report(report));
+        self.log.record_report(reported);
+        self.echoed.clone_from(engine.admitted());
     }
 }
 
@@ -140,10 +140,13 @@ impl Handler<Dispatch> for EngineActor {
                 .do_send(actix_kv_metrics::Release { ticket });
         } else if !self.busy {
             self.begin_pass(now, ctx);
+        } else if self.engine.borrow().reports_arrivals() {
+            self.report();
         }
     }
 }
 
+/// What the crate's reports have room for.
 pub(crate) fn metrics(load: Load) -> ForwardPassMetrics {
     let Load {
         active_blocks,
@@ -151,6 +154,7 @@ pub(crate) fn metrics(load: Load) -> ForwardPassMetrics {
         waiting,
         running,
         prefix_hit_rate,
+        prefill_blocks: _,
     } = load;
     ForwardPassMetrics::new(active_blocks.into(), total_blocks.into(), waiting as u64)
         .with_request_active_slots(running as u64)

@@ -8,7 +8,7 @@ use actix::{Actor, Addr, MailboxError, clock};
 use actix_kv_metrics::{
     AttachRouter, Coalescing, CoalescingBuilder, ConfigError, Flush, GetLoads, GetPublisherStats,
     GetRouterStats, KvMetrics, KvMetricsConfig, LinkId, PublisherConfig, RouterConfig, SelectError,
-    SelectWorker, Ticket,
+    SelectWorker,
 };
 use actix_rt::System;
 use indicatif::ProgressBar;
@@ -26,11 +26,10 @@ use crate::{
 /// What a run can be told.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    pub(crate) workers: u32,
+    pub(crate) engines: Vec<EngineConfig>,
     pub(crate) coalescing: Coalescing,
     /// Of the router's choice among equals.
     pub(crate) seed: u64,
-    pub(crate) engine: EngineConfig,
     /// From the router to an engine.
     pub(crate) dispatch_latency: Duration,
     /// How many times as long everything takes on the runtime's clock, whose timers tick in milliseconds.
@@ -116,7 +115,7 @@ struct Fleet {
     clock: Clock,
     dispatch_latency: Duration,
     /// Requests that are due at an engine, in order.
-    on_the_way: VecDeque<(Duration, usize, Job<Ticket>)>,
+    on_the_way: VecDeque<(Duration, usize, Job)>,
     /// The worker of each request.
     choices: Vec<usize>,
 }
@@ -139,8 +138,8 @@ impl Fleet {
             .await?;
         let log = Rc::new(RunLog::new(requests));
         let clock = Clock::start(plan.slowness);
-        let engines = (0..u64::from(plan.workers)).map(|worker| {
-            let engine = Rc::new(RefCell::new(Engine::new(plan.engine.clone())));
+        let engines = (0_u64..).zip(&plan.engines).map(|(worker, engine)| {
+            let engine = Rc::new(RefCell::new(Engine::new(engine.clone())));
             let actor = EngineActor::new(worker, engine.clone(), &kv, log.clone(), clock);
             (engine, actor)
         });
@@ -158,7 +157,7 @@ impl Fleet {
         Ok(Self {
             kv,
             workers,
-            block_tokens: plan.engine.block_tokens,
+            block_tokens: plan.engines[0].block_tokens,
             log,
             ages,
             recorder,
@@ -304,10 +303,9 @@ mod tests {
             ..EngineConfig::default()
         };
         let plan = Plan {
-            workers: 3,
+            engines: vec![engine; 3],
             coalescing: Coalescing::default(),
             seed: 1,
-            engine,
             dispatch_latency: Duration::ZERO,
             slowness: 1,
         };

@@ -20,6 +20,7 @@ pub(crate) struct Journal {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Page {
     arrival: Duration,
+    output_tokens: u32,
     admitted: Option<Duration>,
     first_token: Option<Duration>,
     finished: Option<Duration>,
@@ -30,6 +31,7 @@ impl Journal {
     pub(crate) fn new(requests: &[Arc<Request>]) -> Self {
         let page = |request: &Arc<Request>| Page {
             arrival: request.arrival,
+            output_tokens: request.output_tokens,
             ..Page::default()
         };
         Self {
@@ -124,6 +126,15 @@ impl Journal {
         self.since_arrival(|page| page.finished)
     }
 
+    /// Between two tokens: of each request that has several, the average.
+    pub(crate) fn inter_token(&self) -> Distribution {
+        let between = |page: &Page| {
+            let gaps = page.output_tokens.checked_sub(1).filter(|gaps| *gaps > 0)?;
+            Some(page.finished?.saturating_sub(page.first_token?) / gaps)
+        };
+        self.pages.iter().filter_map(between).collect()
+    }
+
     fn since_arrival(&self, moment: impl Fn(&Page) -> Option<Duration>) -> Distribution {
         let waited = |page: &Page| Some(moment(page)?.saturating_sub(page.arrival));
         self.pages.iter().filter_map(waited).collect()
@@ -144,7 +155,7 @@ mod tests {
             Arc::new(Request {
                 arrival: ms(at),
                 input_tokens: 1,
-                output_tokens: 1,
+                output_tokens: 4,
                 hash_ids: Vec::new(),
             })
         };
@@ -174,6 +185,8 @@ mod tests {
         assert_eq!(journal.queueing().summary().max, 1.0);
         assert_eq!(journal.time_to_first_token().summary().max, 5.0);
         assert_eq!(journal.end_to_end().summary().max, 20.0);
+        let inter_token = journal.inter_token().summary();
+        assert_eq!((inter_token.count, inter_token.max), (1, 5.0));
         assert_eq!(journal.contradictions(), [""; 0]);
     }
 

@@ -94,7 +94,7 @@ fn run(options: &Options) -> Result<(), Failure> {
     if !options.loads.is_empty() {
         return replay_loads(options);
     }
-    if options.sweep {
+    if options.sweep.is_some() {
         return comparison::sweep(options);
     }
     let coalescing = options.windows.coalescing()?;
@@ -103,10 +103,9 @@ fn run(options: &Options) -> Result<(), Failure> {
     let json = options.json.as_deref().map(Output::create).transpose()?;
     let progress = progress_bar(trace.requests.len());
     let plan = Plan {
-        workers: options.workers,
+        engines: vec![EngineConfig::default(); options.workers as usize],
         coalescing,
         seed: options.seed,
-        engine: EngineConfig::default(),
         dispatch_latency: Duration::ZERO,
         slowness: 1,
     };

@@ -2,8 +2,13 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use actix_kv_metrics::{Coalescing, ConfigError};
+use actix_kv_metrics::{Coalescing, ConfigError, RouterConfig};
 use clap::{Args, Parser, ValueEnum};
+
+use crate::compare::{
+    engines::{Backlog, Fleet, FleetPlan, ReportOn},
+    sweep::Topic,
+};
 
 /// Replays a request trace through simulated inference engines behind one router, in virtual time.
 #[derive(Debug, Clone, Parser)]
@@ -40,9 +45,9 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) compare: bool,
 
-    /// Run the main ways of knowing load from light load to saturation, on other fleets, and through incidents
-    #[arg(long, conflicts_with = "compare")]
-    pub(crate) sweep: bool,
+    /// Run the main ways of knowing load while one thing varies, for each of these topics; without one for all
+    #[arg(long, value_name = "TOPIC", value_enum, num_args = 0.., value_delimiter = ',', conflicts_with = "compare")]
+    pub(crate) sweep: Option<Vec<Topic>>,
 
     #[command(flatten)]
     pub(crate) comparison: ComparisonOptions,
@@ -113,7 +118,7 @@ pub(crate) struct ComparisonOptions {
     #[arg(long, value_name = "MS", default_value = "2", value_parser = milliseconds)]
     pub(crate) dispatch_latency: Duration,
 
-    /// Milliseconds from the publisher to a router, and as many back
+    /// Milliseconds from the publisher to a router, and as many back; also until a router learns of a first token
     #[arg(long, value_name = "MS", default_value = "0", value_parser = milliseconds)]
     pub(crate) report_latency: Duration,
 
@@ -121,30 +126,86 @@ pub(crate) struct ComparisonOptions {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) routers: u32,
 
-    /// Cost of a block to compute, in active blocks [default: the crate's]
-    #[arg(long, value_name = "X", value_parser = positive)]
-    pub(crate) overlap_weight: Option<f64>,
-
-    /// Cost of a booked block, in active blocks [default: the crate's]
-    #[arg(long, value_name = "X", value_parser = positive)]
-    pub(crate) booked_weight: Option<f64>,
-
-    /// Cost of a waiting or booked request, in active blocks [default: the crate's]
-    #[arg(long, value_name = "X", value_parser = positive)]
-    pub(crate) waiting_weight: Option<f64>,
+    #[command(flatten)]
+    pub(crate) cost: CostOptions,
 
     /// What ends a booking
     #[arg(long, value_name = "EVENT", value_enum, default_value_t = BookedUntil::Admitted)]
     pub(crate) booked_until: BookedUntil,
+
+    /// Whether the engines are alike
+    #[arg(long, value_enum, default_value_t = Fleet::Even)]
+    pub(crate) fleet: Fleet,
+
+    /// Which engines report the blocks of prompts that they still have to compute
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t = Backlog::None)]
+    pub(crate) backlog: Backlog,
+
+    /// When engines report
+    #[arg(long, value_name = "EVENT", value_enum, default_value_t = ReportOn::Pass)]
+    pub(crate) report_on: ReportOn,
+}
+
+impl ComparisonOptions {
+    pub(crate) fn fleet_plan(&self) -> FleetPlan {
+        FleetPlan {
+            fleet: self.fleet,
+            backlog: self.backlog,
+            report_on: self.report_on,
+        }
+    }
+}
+
+/// Weights of the crate's cost.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct CostOptions {
+    /// Cost of a block to compute [default: the crate's]
+    #[arg(long, value_name = "X", value_parser = positive)]
+    pub(crate) overlap_weight: Option<f64>,
+
+    /// Cost of a booked block [default: the crate's]
+    #[arg(long, value_name = "X", value_parser = positive)]
+    pub(crate) booked_weight: Option<f64>,
+
+    /// Cost of a waiting or booked request [default: the crate's]
+    #[arg(long, value_name = "X", value_parser = positive)]
+    pub(crate) waiting_weight: Option<f64>,
+}
+
+impl CostOptions {
+    /// The crate's defaults but for the weights that are given.
+    ///
+    /// # Errors
+    ///
+    /// If a weight is out of its bounds.
+    pub(crate) fn router_config(&self) -> Result<RouterConfig, ConfigError> {
+        let mut config = RouterConfig::builder();
+        if let Some(weight) = self.overlap_weight {
+            config = config.overlap_weight(weight);
+        }
+        if let Some(weight) = self.booked_weight {
+            config = config.booked_weight(weight);
+        }
+        if let Some(weight) = self.waiting_weight {
+            config = config.waiting_weight(weight);
+        }
+        config.build()
+    }
 }
 
 /// What ends a booking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BookedUntil {
-    /// The engine echoes the ticket when it has admitted the request.
+    /// Detached: the engine echoes the ticket when it has admitted the request
     Admitted,
-    /// Whoever passes the answer on releases the booking at the first token.
+    /// Detached: the engine echoes the ticket at the first token
+    Answered,
+    /// Detached and not echoed: a report that must have seen the request
+    Settled,
+    /// Held until the first token
     FirstToken,
+    /// Held until the last token
+    End,
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -175,6 +236,17 @@ mod tests {
         let windows = options.windows;
         assert_eq!(windows.debounce, Some(Duration::from_micros(500)));
         assert_eq!(windows.max_delay, Some(Duration::from_millis(20)));
+    }
+
+    #[test]
+    fn a_sweep_takes_topics_or_none() {
+        let topics = |arguments: &[&str]| parse(arguments).unwrap().sweep;
+        assert_eq!(topics(&[]), None);
+        assert_eq!(topics(&["--sweep"]), Some(Vec::new()));
+        let two = Some(vec![Topic::Routers, Topic::Booking]);
+        assert_eq!(topics(&["--sweep", "routers,booking", "--seed", "2"]), two);
+        assert_eq!(topics(&["--sweep", "routers", "booking"]), two);
+        assert!(parse(&["--sweep", "weather"]).is_err());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
 
 use actix_kv_metrics::{LoadSnapshot, SnapshotAck, Ticket};
 
-use super::Incident;
+use super::{Incident, router::Heard};
 use crate::engine::Job;
 
 /// Something that happens at a time.
@@ -24,10 +24,16 @@ pub(super) enum Event {
         sequence: u64,
         ack: SnapshotAck,
     },
+    /// A router learns what became of a request that it has placed under this ticket.
+    Heard {
+        number: usize,
+        ticket: Ticket,
+        heard: Heard,
+    },
     /// Something becomes of an engine.
     Incident(Incident),
     /// A request reaches its engine.
-    Dispatched { worker: usize, job: Job<Ticket> },
+    Dispatched { worker: usize, job: Job },
     /// A request reaches the router.
     Arrived(usize),
     /// The load of all engines is looked at.
@@ -40,7 +46,9 @@ impl Event {
     fn rank(&self) -> u8 {
         match self {
             Self::PassEnded { .. } => 0,
-            Self::Delivered { .. } | Self::Acknowledged { .. } => FEED_RANK + 1,
+            Self::Delivered { .. } | Self::Acknowledged { .. } | Self::Heard { .. } => {
+                FEED_RANK + 1
+            }
             Self::Incident(_) => FEED_RANK + 2,
             Self::Dispatched { .. } => FEED_RANK + 3,
             Self::Arrived(_) => FEED_RANK + 4,

@@ -9,7 +9,6 @@ use indicatif::ProgressBar;
 
 use super::{
     Echo, Scenario,
-    cost::Weights,
     feed::FeedPlan,
     simulation::{Simulation, SimulationError},
 };
@@ -39,7 +38,8 @@ pub(crate) fn windows_of_actors(scenario: &Scenario) -> Option<Coalescing> {
     let config = RouterConfig::builder().build().ok()?;
     match scenario.feed {
         FeedPlan::Coalesced(coalescing)
-            if scenario.router.weights == Weights::from(&config)
+            if scenario.router.config == config
+                && scenario.router.booked_until.is_none()
                 && scenario.echo == Echo::Admitted
                 && scenario.report_latency.is_zero()
                 && scenario.routers == 1 =>
@@ -61,10 +61,9 @@ pub(crate) fn check(
     coalescing: Coalescing,
 ) -> Result<(), Disagreement> {
     let plan = Plan {
-        workers: scenario.engines.len() as u32,
         coalescing,
         seed: scenario.seed,
-        engine: scenario.engines[0].clone(),
+        engines: scenario.engines.clone(),
         dispatch_latency: scenario.dispatch_latency,
         slowness: EXACT,
     };
@@ -95,8 +94,11 @@ mod tests {
     };
     use clap::Parser;
 
-    fn options() -> ComparisonOptions {
-        Options::try_parse_from(["replay"]).unwrap().comparison
+    const MIXED: [&str; 3] = ["--fleet=mixed", "--report-on=arrival", "--backlog=half"];
+
+    fn options(arguments: &[&str]) -> ComparisonOptions {
+        let arguments = [&["replay"], arguments].concat();
+        Options::try_parse_from(arguments).unwrap().comparison
     }
 
     #[test]
@@ -104,10 +106,10 @@ mod tests {
         let mut trace = Trace::synthetic(3);
         trace.requests.truncate(400);
         trace.scale_rate(4.0).unwrap();
-        for min_gap in [0, 20] {
+        for (min_gap, options) in [(0, options(&[])), (20, options(&MIXED))] {
             let gap = std::time::Duration::from_millis(min_gap);
             let coalescing = Coalescing::builder().min_gap(gap).build().unwrap();
-            let base = base(4, coalescing, &options(), 1).unwrap();
+            let base = base(4, coalescing, &options, 1).unwrap();
             assert_eq!(windows_of_actors(&base), Some(coalescing));
             check(&trace, &base, coalescing).unwrap();
         }

@@ -50,6 +50,8 @@ pub(crate) struct Outcome {
     pub(crate) queueing: Summary,
     #[serde(rename = "end_to_end_ms")]
     pub(crate) end_to_end: Summary,
+    #[serde(rename = "inter_token_ms")]
+    pub(crate) inter_token: Summary,
     pub(crate) finished: usize,
     pub(crate) refused: usize,
     pub(crate) preemptions: u64,
@@ -105,7 +107,7 @@ impl Measures {
     }
 
     pub(super) fn sample(&mut self, now: Duration, sites: &[Site]) {
-        let active = sites.iter().map(|site| site.engine.load().active_blocks);
+        let active = sites.iter().map(|site| site.engine.active_blocks());
         let active: Vec<u32> = active.collect();
         let total: u64 = active.iter().map(|blocks| u64::from(*blocks)).sum();
         if let Some(most) = active.iter().max().filter(|_| total > 0) {
@@ -117,7 +119,7 @@ impl Measures {
         }
     }
 
-    pub(super) fn handle_said(&mut self, now: Duration, said: Said) {
+    pub(super) fn handle_said(&mut self, now: Duration, said: &Said) {
         self.reports += 1;
         let record = self.record.as_mut().filter(|_| said.worker == WATCHED);
         if let Some(record) = record.filter(|record| record.watches(now)) {
@@ -145,11 +147,11 @@ impl Measures {
         record.believed_load.extend(believed);
     }
 
-    /// Compares a choice with what the workers truly cost.
-    pub(super) fn judge(&mut self, costs: &[f64], chosen: usize) {
+    /// Compares a choice with what the workers truly cost; costs so close to the lowest are as good.
+    pub(super) fn judge(&mut self, costs: &[f64], tie_width: f64, chosen: usize) {
         let lowest = costs.iter().copied().fold(f64::INFINITY, f64::min);
         self.choices += 1;
-        if costs[chosen] > lowest {
+        if costs[chosen] > lowest + tie_width {
             self.wrong_choices += 1;
             let wasted = costs[chosen] - lowest;
             self.wasted_blocks += if wasted.is_finite() { wasted } else { 0.0 };
@@ -168,6 +170,7 @@ impl Measures {
             time_to_first_token: time_to_first_token.summary(),
             queueing: journal.queueing().summary(),
             end_to_end: journal.end_to_end().summary(),
+            inter_token: journal.inter_token().summary(),
             finished: journal.finished(),
             refused: journal.refused(),
             preemptions: totals.preemptions,

@@ -5,6 +5,7 @@ pub(crate) mod agreement;
 #[cfg(test)]
 mod bookings;
 pub(crate) mod cost;
+pub(crate) mod engines;
 pub(crate) mod feed;
 pub(crate) mod measures;
 pub(crate) mod plots;
@@ -29,14 +30,15 @@ pub(crate) struct Scenario {
     pub(crate) engines: Vec<EngineConfig>,
     pub(crate) feed: FeedPlan,
     pub(crate) router: RouterPlan,
-    /// What exact knowledge weighs: choices are judged by it.
+    /// What choices are judged by, with exact knowledge.
     pub(crate) truth: Weights,
     /// Routers that share the requests, each with a feed of its own.
     pub(crate) routers: usize,
     pub(crate) echo: Echo,
     /// From the router to an engine.
     pub(crate) dispatch_latency: Duration,
-    /// From the publisher to the router, and as long back.
+    /// From the publisher to the router, and as long back; and from the engine to the router for what it learns of its
+    /// requests: their first tokens, ends and refusals.
     pub(crate) report_latency: Duration,
     pub(crate) seed: u64,
     pub(crate) incidents: Vec<(Duration, Incident)>,

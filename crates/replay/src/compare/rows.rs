@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use actix_kv_metrics::{Coalescing, CoalescingBuilder, ConfigError, RouterConfig};
+use actix_kv_metrics::{Coalescing, CoalescingBuilder, ConfigError};
 
 use super::{
     Echo, Scenario,
@@ -10,10 +10,7 @@ use super::{
     feed::FeedPlan,
     router::{Chooser, Policy, RouterPlan, Stage},
 };
-use crate::{
-    engine::EngineConfig,
-    options::{BookedUntil, ComparisonOptions},
-};
+use crate::options::{BookedUntil, ComparisonOptions};
 
 /// A way of knowing load, or of acting on it.
 #[derive(Debug, Clone)]
@@ -33,6 +30,8 @@ pub(crate) enum Family {
     Polled,
     /// What the router knows by itself, or nothing.
     Unreported,
+    /// What other projects' routers do.
+    Others,
     /// Ours, with bookings or a choice of another kind.
     Variant,
 }
@@ -48,51 +47,53 @@ pub(crate) fn base(
     options: &ComparisonOptions,
     seed: u64,
 ) -> Result<Scenario, ConfigError> {
-    let config = router_config(options)?;
-    let weights = Weights::from(&config);
     let mut scenario = Scenario {
-        engines: vec![EngineConfig::default(); workers as usize],
+        engines: options.fleet_plan().engines(workers as usize),
         feed: FeedPlan::Coalesced(coalescing),
         router: RouterPlan {
             chooser: Chooser::Informed,
-            weights,
+            config: options.cost.router_config()?,
             policy: Policy::LeastCost,
             booked_until: None,
         },
-        truth: weights,
+        truth: Weights::THIS,
         routers: options.routers as usize,
-        echo: Echo::Admitted,
+        echo: Echo::Nothing,
         dispatch_latency: options.dispatch_latency,
         report_latency: options.report_latency,
         seed,
         incidents: Vec::new(),
         record: false,
     };
-    match options.booked_until {
-        BookedUntil::Admitted => book_until_admitted(&mut scenario),
-        BookedUntil::FirstToken => {
-            // Bookings then stand for prompts that are not computed yet: exact knowledge knows those.
-            scenario.truth.backlog = weights.overlap;
-            scenario.truth.booked = 0.0;
-            book_until(&mut scenario, Stage::FirstToken);
-        }
-    }
+    scenario.book_until(options.booked_until);
     Ok(scenario)
 }
 
-/// The crate's defaults but for the weights that are given.
-fn router_config(options: &ComparisonOptions) -> Result<RouterConfig, ConfigError> {
-    let mut config = RouterConfig::builder();
-    if let Some(weight) = options.overlap_weight {
-        config = config.overlap_weight(weight);
+impl Scenario {
+    /// Engines echo where bookings are left to them, and only there.
+    pub(crate) fn book_until(&mut self, until: BookedUntil) {
+        let (echo, booked_until) = match until {
+            BookedUntil::Admitted => (Echo::Admitted, None),
+            BookedUntil::Answered => (Echo::Answered, None),
+            BookedUntil::Settled => (Echo::Nothing, None),
+            BookedUntil::FirstToken => (Echo::Nothing, Some(Stage::FirstToken)),
+            BookedUntil::End => (Echo::Nothing, Some(Stage::Over)),
+        };
+        self.echo = echo;
+        self.router.booked_until = booked_until;
     }
-    if let Some(weight) = options.booked_weight {
-        config = config.booked_weight(weight);
+
+    fn book_nothing(&mut self) {
+        self.echo = Echo::Nothing;
+        self.router.booked_until = Some(Stage::Sent);
     }
-    if let Some(weight) = options.waiting_weight {
-        config = config.waiting_weight(weight);
+
+    /// Chooses this way, by what the feed tells.
+    fn choose(&mut self, chooser: Chooser, feed: FeedPlan) {
+        self.echo = Echo::Nothing;
+        self.router.chooser = chooser;
+        self.feed = feed;
     }
-    config.build()
 }
 
 /// All rows, the base itself among them.
@@ -105,11 +106,12 @@ pub(crate) fn rows(base: &Scenario) -> Result<Vec<Row>, ConfigError> {
         base,
         rows: Vec::new(),
     };
-    rows.add("exact knowledge", Family::Exact, exact);
+    rows.exact();
     rows.add(OURS, Family::Ours, |_| ());
     rows.windows()?;
     rows.other_feeds();
     rows.unreported();
+    rows.others();
     rows.bookings();
     rows.policies();
     Ok(rows.rows)
@@ -118,13 +120,16 @@ pub(crate) fn rows(base: &Scenario) -> Result<Vec<Row>, ConfigError> {
 /// The row that is the base.
 pub(crate) const OURS: &str = "ours";
 
+/// The bound.
+pub(crate) const EXACT: &str = "exact, this cost";
+
 /// The rows that tell most, for sweeps.
 pub(crate) fn main_rows(base: &Scenario) -> Vec<Row> {
     let mut rows = Rows {
         base,
         rows: Vec::new(),
     };
-    rows.add("exact knowledge", Family::Exact, exact);
+    rows.exact();
     rows.add(OURS, Family::Ours, |_| ());
     rows.add("every change forwarded", Family::Forwarded, |scenario| {
         scenario.feed = FeedPlan::Forwarded;
@@ -133,6 +138,7 @@ pub(crate) fn main_rows(base: &Scenario) -> Vec<Row> {
         rows.polled(period);
     }
     rows.unreported();
+    rows.others();
     rows.rows
 }
 
@@ -150,6 +156,14 @@ impl Rows<'_> {
             family,
             scenario,
         });
+    }
+
+    fn exact(&mut self) {
+        for (name, weights) in [(EXACT, Weights::THIS), ("exact, old cost", Weights::OLD)] {
+            self.add(name, Family::Exact, |scenario| {
+                scenario.choose(Chooser::Exact(weights), FeedPlan::Nothing);
+            });
+        }
     }
 
     fn windows(&mut self) -> Result<(), ConfigError> {
@@ -198,7 +212,7 @@ impl Rows<'_> {
             let name = format!("polling {period} ms, nothing booked");
             self.add(&name, Family::Polled, |scenario| {
                 scenario.feed = FeedPlan::Polled(Duration::from_millis(period));
-                book_until(scenario, Stage::Sent);
+                scenario.book_nothing();
             });
         }
     }
@@ -212,48 +226,54 @@ impl Rows<'_> {
     }
 
     fn unreported(&mut self) {
-        for (name, stage) in [
-            ("own requests until the first token", Stage::FirstToken),
-            ("own requests until the end", Stage::Over),
+        for (name, until) in [
+            (
+                "own requests until the first token",
+                BookedUntil::FirstToken,
+            ),
+            ("own requests until the end", BookedUntil::End),
         ] {
             self.add(name, Family::Unreported, |scenario| {
                 scenario.feed = FeedPlan::Nothing;
-                book_until(scenario, stage);
+                scenario.book_until(until);
             });
         }
         for (name, chooser) in [
+            ("least requests, own", Chooser::LeastRequests),
+            ("power of two, own requests", Chooser::FewerOfTwo),
             ("round robin", Chooser::RoundRobin),
             ("random", Chooser::Random),
         ] {
             self.add(name, Family::Unreported, |scenario| {
-                scenario.feed = FeedPlan::Nothing;
-                scenario.router.chooser = chooser;
+                scenario.choose(chooser, FeedPlan::Nothing);
             });
         }
     }
 
+    fn others(&mut self) {
+        self.add(
+            "llm-d default scorers, polling 50 ms",
+            Family::Others,
+            |scenario| scenario.choose(Chooser::LlmD, FeedPlan::Polled(LLM_D_POLLS)),
+        );
+        self.add("Dynamo, own bookkeeping", Family::Others, |scenario| {
+            scenario.choose(Chooser::Dynamo, FeedPlan::Nothing);
+        });
+    }
+
     fn bookings(&mut self) {
         self.add("ours, nothing booked", Family::Variant, |scenario| {
-            book_until(scenario, Stage::Sent);
+            scenario.book_nothing();
         });
-        self.add("ours, no echo, no release", Family::Variant, |scenario| {
-            book_until_admitted(scenario);
-            scenario.echo = Echo::Nothing;
-        });
-        self.add("ours, echo when admitted", Family::Variant, |scenario| {
-            book_until_admitted(scenario);
-        });
-        self.add("ours, echo at first token", Family::Variant, |scenario| {
-            book_until_admitted(scenario);
-            scenario.echo = Echo::Answered;
-        });
-        self.add(
-            "ours, release at first token",
-            Family::Variant,
-            |scenario| {
-                book_until(scenario, Stage::FirstToken);
-            },
-        );
+        for (name, until) in [
+            ("ours, no echo, no release", BookedUntil::Settled),
+            ("ours, echo when admitted", BookedUntil::Admitted),
+            ("ours, echo at first token", BookedUntil::Answered),
+            ("ours, release at first token", BookedUntil::FirstToken),
+            ("ours, release at the end", BookedUntil::End),
+        ] {
+            self.add(name, Family::Variant, |scenario| scenario.book_until(until));
+        }
     }
 
     fn policies(&mut self) {
@@ -269,42 +289,22 @@ impl Rows<'_> {
     }
 }
 
-fn exact(scenario: &mut Scenario) {
-    scenario.router.chooser = Chooser::Exact;
-    scenario.feed = FeedPlan::Nothing;
-}
-
-fn book_until_admitted(scenario: &mut Scenario) {
-    scenario.echo = Echo::Admitted;
-    scenario.router.booked_until = None;
-}
-
-/// Engines echo nothing.
-fn book_until(scenario: &mut Scenario, stage: Stage) {
-    scenario.echo = Echo::Nothing;
-    scenario.router.booked_until = Some(stage);
-}
+/// Default of its `--refresh-metrics-interval`.
+const LLM_D_POLLS: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::options::Options;
 
     #[test]
     fn rows_vary_one_factor_and_have_names_of_their_own() {
-        let options = ComparisonOptions {
-            seeds: 1,
-            plot: None,
-            dispatch_latency: Duration::ZERO,
-            report_latency: Duration::ZERO,
-            routers: 1,
-            overlap_weight: None,
-            booked_weight: None,
-            waiting_weight: None,
-            booked_until: BookedUntil::Admitted,
-        };
+        let options = Options::try_parse_from(["replay"]).unwrap().comparison;
         let base = base(16, Coalescing::default(), &options, 7).unwrap();
         let rows = rows(&base).unwrap();
-        assert!((25..=40).contains(&rows.len()), "{}", rows.len());
+        assert!((30..=45).contains(&rows.len()), "{}", rows.len());
         let mut names: Vec<_> = rows.iter().map(|row| &row.name).collect();
         names.sort();
         names.dedup();
@@ -312,6 +312,6 @@ mod tests {
         assert!(rows.iter().all(|row| row.scenario.seed == 7));
         let ours: Vec<_> = rows.iter().filter(|row| row.name == OURS).collect();
         assert_eq!(ours[0].scenario.feed, base.feed);
-        assert_eq!((ours.len(), ours[0].scenario.router), (1, base.router));
+        assert_eq!((ours.len(), &ours[0].scenario.router), (1, &base.router));
     }
 }

@@ -2,9 +2,7 @@
 
 use std::collections::VecDeque;
 
-use actix_kv_metrics::Ticket;
-
-use super::cost::Truth;
+use super::cost::Known;
 use crate::{
     engine::{Engine, EngineConfig, Totals},
     trace::Request,
@@ -12,7 +10,7 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) struct Site {
-    pub(super) engine: Engine<Ticket>,
+    pub(super) engine: Engine,
     config: EngineConfig,
     /// Of the engines that died here.
     former: Totals,
@@ -80,17 +78,19 @@ impl Site {
         self.overdue = false;
     }
 
-    pub(super) fn truth(&self, with_backlog: bool) -> Truth {
-        let backlog = if with_backlog {
-            self.engine.backlog_tokens() as f64 / f64::from(self.config.block_tokens)
-        } else {
-            0.0
-        };
-        Truth {
-            load: self.engine.load(),
-            coming_blocks: self.coming_blocks,
-            coming_requests: self.coming.len() as u64,
-            backlog_blocks: backlog,
-        }
+    /// Everything, as it is: with what is on its way. `None`: it is dead.
+    pub(super) fn truth(&self) -> Option<Known> {
+        self.alive.then(|| {
+            let backlog = self.engine.backlog_tokens() as f64;
+            let waiting = self.engine.waiting() + self.coming.len();
+            Known {
+                backlog_blocks: backlog / f64::from(self.config.block_tokens)
+                    + self.coming_blocks as f64,
+                waiting: waiting as f64,
+                active_blocks: self.engine.active_blocks(),
+                total_blocks: self.config.total_blocks,
+                ..Known::default()
+            }
+        })
     }
 }

@@ -31,8 +31,10 @@ impl Comparison {
             "p50",
             "p90",
             "p99",
-            "end p50",
+            "end mean",
             "end p99",
+            "token mean",
+            "token p99",
             "queueing",
             "hit %",
             "imbalance",
@@ -47,8 +49,10 @@ impl Comparison {
                 format!("{:.1}", row.first_token(|times| times.p50)),
                 format!("{:.1}", row.first_token(|times| times.p90)),
                 ranged(row, |outcome| outcome.time_to_first_token.p99),
-                format!("{:.0}", row.mean(|outcome| outcome.end_to_end.p50)),
+                ranged(row, |outcome| outcome.end_to_end.mean),
                 format!("{:.0}", row.mean(|outcome| outcome.end_to_end.p99)),
+                format!("{:.1}", row.mean(|outcome| outcome.inter_token.mean)),
+                format!("{:.1}", row.mean(|outcome| outcome.inter_token.p99)),
                 format!("{:.1}", row.mean(|outcome| outcome.queueing.mean)),
                 format!("{:.1}", row.mean(|outcome| outcome.prefix_hit_rate) * 100.0),
                 format!("{:.2}", row.mean(|outcome| outcome.imbalance)),
@@ -133,11 +137,13 @@ pub(crate) fn family(family: Family) -> &'static str {
         Family::Forwarded => "every change sent",
         Family::Polled => "polling",
         Family::Unreported => "no reports",
+        Family::Others => "other projects' routers",
         Family::Variant => "ours, other bookings or policy",
     }
 }
 
 const LEGEND: &str = "\
-TTFT: arrival to first token. Queueing: arrival to admission, mean. Imbalance: most loaded worker's active blocks over the
-average's, mean over time. Wrong: choices that exact knowledge would not have made, and by how many blocks each cost more.
+TTFT: arrival to first token. End: arrival to last token. Token: from one token to the next, a request's average.
+Queueing: arrival to admission, mean. Imbalance: most loaded worker's active blocks over the
+average's, mean over time. Wrong: choices that exact knowledge would not have made, and by how many blocks each cost more, by this cost.
 Of all: as a share of forwarding every change. Timer: wake-ups by a timer. Age: from change to the router's table.";

@@ -9,12 +9,16 @@
 //! [`Engine::load`] is worth a report after each `start_pass`, also after one that returned nothing.
 
 mod blocks;
+mod echoes;
 mod sequence;
 mod timing;
 
 use std::{collections::VecDeque, iter::Sum, sync::Arc, time::Duration};
 
+use actix_kv_metrics::Ticket;
+
 use blocks::Blocks;
+pub(crate) use echoes::Echoes;
 use sequence::Sequence;
 use timing::PrefillWork;
 pub(crate) use timing::Timing;
@@ -33,6 +37,10 @@ pub(crate) struct EngineConfig {
     pub(crate) watermark: f64,
     pub(crate) preempts: Preempts,
     pub(crate) timing: Timing,
+    /// Whether its reports tell the prompts that are still to be computed.
+    pub(crate) reports_backlog: bool,
+    /// Whether it reports when a request arrives, and not only after each pass.
+    pub(crate) reports_arrivals: bool,
 }
 
 /// Who makes room when a running sequence finds no block.
@@ -54,16 +62,18 @@ impl Default for EngineConfig {
             watermark: 0.01,
             preempts: Preempts::Oldest,
             timing: Timing::default(),
+            reports_backlog: false,
+            reports_arrivals: false,
         }
     }
 }
 
 /// A request on its way to an engine, with its number in the trace and the ticket it was placed under.
 #[derive(Debug, Clone)]
-pub(crate) struct Job<T> {
+pub(crate) struct Job {
     pub(crate) number: usize,
     pub(crate) request: Arc<Request>,
-    pub(crate) ticket: T,
+    pub(crate) ticket: Ticket,
 }
 
 /// The engine can never serve the request: it needs more blocks than admission gives to anybody.
@@ -104,6 +114,8 @@ pub(crate) struct Load {
     pub(crate) waiting: usize,
     pub(crate) running: usize,
     pub(crate) prefix_hit_rate: f64,
+    /// Blocks of prompts that are still to be computed, if the engine reports them.
+    pub(crate) prefill_blocks: Option<u32>,
 }
 
 /// Sums since the start.
@@ -139,23 +151,23 @@ impl Sum for Totals {
 }
 
 #[derive(Debug)]
-pub(crate) struct Engine<T> {
+pub(crate) struct Engine {
     config: EngineConfig,
     /// Blocks that may be active after an admission.
     admission_limit: u32,
     blocks: Blocks,
-    waiting: VecDeque<Sequence<T>>,
+    waiting: VecDeque<Sequence>,
     /// In the order of admission: the oldest first.
-    running: Vec<Sequence<T>>,
+    running: Vec<Sequence>,
     pass: Option<Pass>,
     events: Vec<Event>,
     newest_enqueued_at: Duration,
-    newest_admitted: Option<T>,
-    newest_answered: Option<T>,
+    admitted: Echoes,
+    answered: Echoes,
     totals: Totals,
 }
 
-impl<T: Copy + Ord> Engine<T> {
+impl Engine {
     /// # Panics
     ///
     /// If the block size does not divide [`HASH_TOKENS`], or no block, sequence or token is allowed.
@@ -174,8 +186,8 @@ impl<T: Copy + Ord> Engine<T> {
             pass: None,
             events: Vec::new(),
             newest_enqueued_at: Duration::ZERO,
-            newest_admitted: None,
-            newest_answered: None,
+            admitted: Echoes::default(),
+            answered: Echoes::default(),
             totals: Totals::default(),
         }
     }
@@ -185,7 +197,7 @@ impl<T: Copy + Ord> Engine<T> {
     /// # Errors
     ///
     /// [`TooLong`] if it can never be served; this is counted.
-    pub(crate) fn enqueue(&mut self, job: Job<T>, now: Duration) -> Result<(), TooLong> {
+    pub(crate) fn enqueue(&mut self, job: Job, now: Duration) -> Result<(), TooLong> {
         let sequence = Sequence::new(job);
         if sequence.most_blocks(self.config.block_tokens) > u64::from(self.admission_limit) {
             self.totals.refused += 1;
@@ -244,14 +256,14 @@ impl<T: Copy + Ord> Engine<T> {
             blocks,
             events,
             totals,
-            newest_answered,
+            answered,
             ..
         } = self;
         self.running.retain_mut(|sequence| {
             let yielded = sequence.advance(blocks);
             if yielded && sequence.generated() == 1 {
                 events.push(sequence.event(Progress::FirstToken, at));
-                *newest_answered = (*newest_answered).max(Some(sequence.ticket()));
+                answered.add(sequence.ticket());
             }
             if !sequence.is_finished() {
                 return true;
@@ -271,21 +283,39 @@ impl<T: Copy + Ord> Engine<T> {
             waiting: self.waiting.len(),
             running: self.running.len(),
             prefix_hit_rate: self.totals.prefix_hit_rate(),
+            prefill_blocks: self.config.reports_backlog.then(|| {
+                let blocks = self
+                    .backlog_tokens()
+                    .div_ceil(self.config.block_tokens.into());
+                u32::try_from(blocks).unwrap_or(u32::MAX)
+            }),
         }
     }
 
-    /// The greatest ticket among the requests ever taken from the queue.
-    pub(crate) fn newest_admitted(&self) -> Option<T> {
-        self.newest_admitted
+    pub(crate) fn active_blocks(&self) -> u32 {
+        self.blocks.active()
     }
 
-    /// The greatest ticket among the requests whose first token is out.
-    pub(crate) fn newest_answered(&self) -> Option<T> {
-        self.newest_answered
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Each router's greatest ticket among the requests ever taken from the queue.
+    pub(crate) fn admitted(&self) -> &Echoes {
+        &self.admitted
+    }
+
+    /// Each router's greatest ticket among the requests whose first token is out.
+    pub(crate) fn answered(&self) -> &Echoes {
+        &self.answered
     }
 
     pub(crate) fn totals(&self) -> Totals {
         self.totals
+    }
+
+    pub(crate) fn reports_arrivals(&self) -> bool {
+        self.config.reports_arrivals
     }
 
     pub(crate) fn is_between_passes(&self) -> bool {
@@ -359,7 +389,7 @@ impl<T: Copy + Ord> Engine<T> {
                 self.totals.prompt_tokens += u64::from(sequence.input_tokens());
                 self.totals.cached_tokens += u64::from(sequence.cached_tokens());
                 self.events.push(sequence.event(Progress::Admitted, now));
-                self.newest_admitted = self.newest_admitted.max(Some(sequence.ticket()));
+                self.admitted.add(sequence.ticket());
             }
             batch.take(sequence);
             self.running.extend(self.waiting.pop_front());
@@ -376,7 +406,7 @@ struct Batch {
 }
 
 impl Batch {
-    fn take<T: Copy>(&mut self, sequence: &mut Sequence<T>) {
+    fn take(&mut self, sequence: &mut Sequence) {
         let tokens = sequence.schedule(self.room);
         self.room -= tokens;
         if sequence.is_prefilling() {

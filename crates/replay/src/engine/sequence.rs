@@ -2,15 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
+use actix_kv_metrics::Ticket;
+
 use super::{Event, Job, Progress, blocks::Blocks};
 use crate::trace::{HASH_TOKENS, Request};
 
 /// The tokens of a sequence are its prompt and what it has generated. A token is *computed* when its keys and values are
 /// in a block; computing the last one yields the next. Preemption loses the computed state, not the tokens.
 #[derive(Debug)]
-pub(super) struct Sequence<T> {
+pub(super) struct Sequence {
     number: usize,
-    ticket: T,
+    ticket: Ticket,
     request: Arc<Request>,
     generated: u32,
     computed: u32,
@@ -26,8 +28,8 @@ pub(super) struct Sequence<T> {
     was_admitted: bool,
 }
 
-impl<T: Copy> Sequence<T> {
-    pub(super) fn new(job: Job<T>) -> Self {
+impl Sequence {
+    pub(super) fn new(job: Job) -> Self {
         Self {
             number: job.number,
             ticket: job.ticket,
@@ -107,7 +109,7 @@ impl<T: Copy> Sequence<T> {
         }
     }
 
-    pub(super) fn ticket(&self) -> T {
+    pub(super) fn ticket(&self) -> Ticket {
         self.ticket
     }
 

@@ -24,14 +24,18 @@ fn request(input_tokens: u32, output_tokens: u32, hash_ids: &[u64]) -> Arc<Reque
     })
 }
 
+fn ticket(number: u64) -> Ticket {
+    Ticket { router: 1, number }
+}
+
 /// An engine with the requests in its queue, numbered from 0, tickets from 100.
-fn engine(config: EngineConfig, requests: &[Arc<Request>]) -> Engine<u64> {
+fn engine(config: EngineConfig, requests: &[Arc<Request>]) -> Engine {
     let mut engine = Engine::new(config);
     for (number, request) in requests.iter().enumerate() {
         let job = Job {
             number,
             request: request.clone(),
-            ticket: 100 + number as u64,
+            ticket: ticket(100 + number as u64),
         };
         engine.enqueue(job, Duration::ZERO).unwrap();
     }
@@ -39,20 +43,20 @@ fn engine(config: EngineConfig, requests: &[Arc<Request>]) -> Engine<u64> {
 }
 
 /// Request 1, of ticket 7.
-fn second_job(request: Arc<Request>) -> Job<u64> {
+fn second_job(request: Arc<Request>) -> Job {
     Job {
         number: 1,
         request,
-        ticket: 7,
+        ticket: ticket(7),
     }
 }
 
 /// One pass after the other until nothing is left.
-fn run(engine: &mut Engine<u64>) -> Vec<Event> {
+fn run(engine: &mut Engine) -> Vec<Event> {
     run_from(engine, Duration::ZERO)
 }
 
-fn run_from(engine: &mut Engine<u64>, mut now: Duration) -> Vec<Event> {
+fn run_from(engine: &mut Engine, mut now: Duration) -> Vec<Event> {
     let mut log = Vec::new();
     while let Some(pass) = engine.start_pass(now) {
         assert!(engine.totals().passes < 100_000, "it gets nowhere");
@@ -63,7 +67,7 @@ fn run_from(engine: &mut Engine<u64>, mut now: Duration) -> Vec<Event> {
     log
 }
 
-fn pass(engine: &mut Engine<u64>, now: Duration) -> (Duration, Load) {
+fn pass(engine: &mut Engine, now: Duration) -> (Duration, Load) {
     let ends_at = engine.start_pass(now).unwrap().ends_at;
     let load = engine.load();
     engine.finish_pass();
@@ -174,12 +178,12 @@ fn the_head_of_the_line_blocks_those_behind_it() {
     let mut engine = engine(small(), &requests);
     let (_, load) = pass(&mut engine, Duration::ZERO);
     assert_eq!((load.active_blocks, load.running, load.waiting), (15, 1, 2));
-    assert_eq!(engine.newest_admitted(), Some(100));
+    assert_eq!(engine.admitted().tickets(), [ticket(100)]);
     let (_, load) = pass(&mut engine, Duration::ZERO);
     assert_eq!((load.active_blocks, load.running, load.waiting), (16, 1, 2));
     let (_, load) = pass(&mut engine, Duration::ZERO);
     assert_eq!((load.active_blocks, load.running, load.waiting), (7, 2, 0));
-    assert_eq!(engine.newest_admitted(), Some(102));
+    assert_eq!(engine.admitted().tickets(), [ticket(102)]);
 }
 
 #[test]
@@ -211,13 +215,13 @@ fn admission_leaves_the_watermark_free() {
     let too_long = Job {
         number: 2,
         request: request(18 * 64, 2, &[]),
-        ticket: 0,
+        ticket: ticket(0),
     };
     assert_eq!(engine.enqueue(too_long, Duration::ZERO), Err(TooLong));
     let fits = Job {
         number: 3,
         request: request(18 * 64, 1, &[]),
-        ticket: 0,
+        ticket: ticket(0),
     };
     assert_eq!(engine.enqueue(fits, Duration::ZERO), Ok(()));
     assert_eq!(engine.totals().refused, 1);
@@ -348,7 +352,7 @@ fn a_pass_does_not_start_before_its_newest_request() {
     let job = Job {
         number: 0,
         request: request(10, 1, &[]),
-        ticket: 0,
+        ticket: ticket(0),
     };
     engine.enqueue(job, 5 * MILLISECOND).unwrap();
     let pass = engine.start_pass(4 * MILLISECOND).unwrap();
@@ -364,16 +368,57 @@ fn the_newest_admitted_ticket_never_goes_back() {
         max_sequences: 1,
         ..small()
     });
-    for ticket in [9, 4] {
+    for number in [9, 4] {
         let job = Job {
             number: 0,
             request: request(1, 1, &[]),
-            ticket,
+            ticket: ticket(number),
         };
         engine.enqueue(job, Duration::ZERO).unwrap();
         pass(&mut engine, Duration::ZERO);
-        assert_eq!(engine.newest_admitted(), Some(9));
+        assert_eq!(engine.admitted().tickets(), [ticket(9)]);
     }
+}
+
+#[test]
+fn every_router_is_echoed_its_own_newest_ticket() {
+    let mut engine = Engine::new(small());
+    for (router, number) in [(7, 1), (3, 1), (7, 2)] {
+        let job = Job {
+            number: 0,
+            request: request(1, 1, &[]),
+            ticket: Ticket { router, number },
+        };
+        engine.enqueue(job, Duration::ZERO).unwrap();
+    }
+    pass(&mut engine, Duration::ZERO);
+    let newest = [(3, 1), (7, 2)].map(|(router, number)| Ticket { router, number });
+    assert_eq!(engine.admitted().tickets(), newest);
+    assert_eq!(engine.answered().tickets(), newest);
+}
+
+#[test]
+fn backlog_is_what_is_not_computed_and_not_cached() {
+    let config = EngineConfig {
+        total_blocks: 100,
+        max_batched_tokens: 512,
+        reports_backlog: true,
+        ..small()
+    };
+    // The second waits for nothing, but shares its first 512 tokens with the first, which are cached after a pass.
+    let requests = [request(1_000, 1, &[1, 2]), request(700, 1, &[1, 3])];
+    let mut engine = engine(config, &requests);
+    assert_eq!(engine.load().prefill_blocks, Some(27), "1,700 tokens");
+    engine.start_pass(Duration::ZERO).unwrap();
+    assert_eq!(
+        engine.load().prefill_blocks,
+        Some(27),
+        "nothing is computed yet"
+    );
+    engine.finish_pass();
+    assert_eq!(engine.load().prefill_blocks, Some(11), "488 and 188 tokens");
+    engine.config.reports_backlog = false;
+    assert_eq!(engine.load().prefill_blocks, None, "unknown, not 0");
 }
 
 /// Whatever comes, blocks are conserved and everybody gets all tokens.
@@ -404,7 +449,7 @@ fn random_loads_are_served_to_the_end() {
                         Job {
                             number: 0,
                             request,
-                            ticket: 0,
+                            ticket: ticket(0),
                         },
                         now,
                     )
@@ -435,7 +480,7 @@ fn random_loads_are_served_to_the_end() {
 }
 
 /// Counted anew from what the running sequences hold.
-fn blocks_in_use(engine: &Engine<u64>) -> u32 {
+fn blocks_in_use(engine: &Engine) -> u32 {
     let shared: std::collections::HashSet<u64> = engine
         .running
         .iter()

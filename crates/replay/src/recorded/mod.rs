@@ -2,14 +2,14 @@
 
 mod series;
 
-use std::{fmt, time::Duration};
+use std::{fmt, rc::Rc, time::Duration};
 
 use actix_kv_metrics::{Coalescing, CoalescingBuilder, ConfigError, LoadSnapshot, SnapshotAck};
 use serde::Serialize;
 
 use crate::{
     compare::feed::{Feed, FeedPlan, Said},
-    engine::Load,
+    engine::{Echoes, Load},
     report::table,
 };
 pub(crate) use series::{Series, SeriesError};
@@ -94,15 +94,15 @@ fn feed_through(name: String, plan: FeedPlan, series: &[Series], seed: u64) -> W
         feed.handle_joined(worker, base);
     }
     tap.take(feed.as_mut(), base);
-    let mut samples: Vec<(Duration, Said)> = Vec::new();
+    let mut samples: Vec<(Duration, Rc<Said>)> = Vec::new();
     for (worker, series) in series.iter().enumerate() {
         let said = |(at, load): &(Duration, Load)| {
             let said = Said {
                 worker,
                 load: *load,
-                admitted: None,
+                echoes: Echoes::default(),
             };
-            (*at, said)
+            (*at, Rc::new(said))
         };
         samples.extend(series.samples.iter().map(said));
     }
@@ -114,7 +114,7 @@ fn feed_through(name: String, plan: FeedPlan, series: &[Series], seed: u64) -> W
         }
         tap.advance(at);
         tap.truths[said.worker] = Some(said.load);
-        feed.handle_said(said, base + at);
+        feed.handle_said(&said, base + at);
         tap.take(feed.as_mut(), base + at);
     }
     Way {
@@ -252,6 +252,7 @@ mod tests {
                 waiting: *waiting,
                 running: 1,
                 prefix_hit_rate: 0.0,
+                prefill_blocks: None,
             };
             (Duration::from_secs(second), load)
         };

@@ -184,6 +184,7 @@ impl Columns {
             waiting: waiting as usize,
             running: running as usize,
             prefix_hit_rate: 0.0,
+            prefill_blocks: None,
         };
         Ok(Some((
             number(self.time, form.time, f64::from(u32::MAX))?,

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -26,16 +27,17 @@ impl Feed for Forwarded {
             said: None,
             age: Duration::ZERO,
         };
-        self.newest.insert(worker, news);
+        self.newest.insert(worker, news.clone());
         self.outbox.push_back(self.sender.write(Vec::new(), [news]));
     }
 
-    fn handle_said(&mut self, said: Said, _: Instant) {
+    fn handle_said(&mut self, said: &Rc<Said>, _: Instant) {
         let Some(newest) = self.newest.get_mut(&said.worker) else {
             return;
         };
-        if newest.said.replace(said) != Some(said) {
-            let news = *newest;
+        if newest.said.as_ref() != Some(said) {
+            newest.said = Some(Rc::clone(said));
+            let news = newest.clone();
             self.outbox.push_back(self.sender.write(Vec::new(), [news]));
         }
     }

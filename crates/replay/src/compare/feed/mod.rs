@@ -7,26 +7,30 @@ mod trailing;
 
 use std::{
     fmt,
+    rc::Rc,
     time::{Duration, Instant},
 };
 
 use actix_kv_metrics::{
-    Coalescing, LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, Ticket, WorkerLoad,
+    Coalescing, LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, WorkerLoad,
 };
 
-use crate::{engine::Load, engine_actor::metrics};
+use crate::{
+    engine::{Echoes, Load},
+    engine_actor::metrics,
+};
 use coalesced::Coalesced;
 use forwarded::Forwarded;
 use polled::Polled;
 use trailing::Trailing;
 
-/// What an engine says once a pass.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// What an engine says when it reports.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Said {
     pub(crate) worker: usize,
     pub(crate) load: Load,
-    /// The newest request it has admitted, if it echoes tickets.
-    pub(crate) admitted: Option<Ticket>,
+    /// What it echoes.
+    pub(crate) echoes: Echoes,
 }
 
 /// Between the engines and the router: takes what they say and decides what is sent, and when.
@@ -37,7 +41,7 @@ pub(crate) trait Feed: fmt::Debug {
     /// An engine begins a life. It has said nothing yet.
     fn handle_joined(&mut self, worker: usize, now: Instant);
 
-    fn handle_said(&mut self, said: Said, now: Instant);
+    fn handle_said(&mut self, said: &Rc<Said>, now: Instant);
 
     /// An engine is gone, and it is known to be.
     fn handle_left(&mut self, worker: usize, now: Instant);
@@ -105,26 +109,23 @@ impl Sender {
 }
 
 /// What there is to tell of a worker.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 struct News {
     worker: usize,
     life: u64,
-    said: Option<Said>,
+    said: Option<Rc<Said>>,
     /// Since when the router has gone without it.
     age: Duration,
 }
 
 impl News {
     fn entry(self) -> WorkerLoad {
+        let said = self.said.as_deref();
         WorkerLoad {
             worker: (self.worker as u64).into(),
             life: self.life,
-            metrics: self.said.map(|said| metrics(said.load)),
-            admitted: self
-                .said
-                .and_then(|said| said.admitted)
-                .into_iter()
-                .collect(),
+            metrics: said.map(|said| metrics(said.load)),
+            admitted: said.map_or_else(Vec::new, |said| said.echoes.tickets().to_vec()),
             age: self.age,
             reported: None,
             draining: false,

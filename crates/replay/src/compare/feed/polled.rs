@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -25,8 +26,8 @@ pub(super) struct Polled {
 #[derive(Debug)]
 struct Page {
     life: u64,
-    said: Option<Said>,
-    told: Option<Said>,
+    said: Option<Rc<Said>>,
+    told: Option<Rc<Said>>,
     differs_since: Option<Instant>,
 }
 
@@ -49,12 +50,12 @@ impl Polled {
         self.next_turn += self.period;
         let mut left = std::mem::take(&mut self.left);
         for (worker, page) in &mut self.workers {
-            page.told = page.said;
+            page.told.clone_from(&page.said);
             let since = page.differs_since.take().unwrap_or(now);
             let news = News {
                 worker: *worker,
                 life: page.life,
-                said: page.said,
+                said: page.said.clone(),
                 age: now.saturating_duration_since(since),
             };
             let left = std::mem::take(&mut left);
@@ -83,11 +84,11 @@ impl Feed for Polled {
         self.outbox.push_back(self.sender.write(Vec::new(), [news]));
     }
 
-    fn handle_said(&mut self, said: Said, now: Instant) {
+    fn handle_said(&mut self, said: &Rc<Said>, now: Instant) {
         let Some(page) = self.workers.get_mut(&said.worker) else {
             return;
         };
-        page.said = Some(said);
+        page.said = Some(Rc::clone(said));
         if page.told == page.said {
             page.differs_since = None;
         } else {

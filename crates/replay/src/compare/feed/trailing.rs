@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -25,7 +26,7 @@ pub(super) struct Trailing {
 #[derive(Debug)]
 struct Watched {
     life: u64,
-    newest: Option<Said>,
+    newest: Option<Rc<Said>>,
     changed_at: Option<Instant>,
     due: Option<Instant>,
 }
@@ -62,13 +63,14 @@ impl Feed for Trailing {
         });
     }
 
-    fn handle_said(&mut self, said: Said, now: Instant) {
+    fn handle_said(&mut self, said: &Rc<Said>, now: Instant) {
         let Some(watched) = self.workers.get_mut(&said.worker) else {
             return;
         };
-        if watched.newest.replace(said) == Some(said) {
+        if watched.newest.as_ref() == Some(said) {
             return;
         }
+        watched.newest = Some(Rc::clone(said));
         watched.changed_at.get_or_insert(now);
         if let Some(due) = watched.due.take() {
             self.due.remove(&(due, said.worker));
@@ -106,7 +108,7 @@ impl Feed for Trailing {
         let news = News {
             worker,
             life: watched.life,
-            said: watched.newest,
+            said: watched.newest.clone(),
             age: now.saturating_duration_since(since),
         };
         Some(self.sender.write(Vec::new(), [news]))

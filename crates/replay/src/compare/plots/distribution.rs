@@ -23,7 +23,7 @@ const CURVES: [(&str, RGBColor); 8] = [
     ("polling 1000 ms", VERMILION),
     ("own requests until the first token", GREEN),
     ("ours", BLUE),
-    ("exact knowledge", BLACK),
+    ("exact, this cost", BLACK),
 ];
 
 pub(super) fn draw(area: &Area<'_>, rows: &[Finished], about: &str) -> Drawn {

@@ -11,7 +11,12 @@ use super::{
 };
 use crate::compare::runner::Finished;
 
-const PANELS: [&str; 4] = ["exact knowledge", "ours", "polling 10000 ms", "round robin"];
+const PANELS: [&str; 4] = [
+    "exact, this cost",
+    "ours",
+    "polling 10000 ms",
+    "round robin",
+];
 
 pub(super) fn draw(area: &Area<'_>, rows: &[Finished], about: &str) -> Drawn {
     let title = "Active blocks of each worker over time, a line a worker";

@@ -3,6 +3,7 @@
 mod distribution;
 mod loads;
 mod style;
+mod sweep;
 mod timeline;
 mod trade_off;
 
@@ -13,7 +14,10 @@ use std::{
 
 use plotters::prelude::{DrawingAreaErrorKind, IntoDrawingArea, SVGBackend};
 
-use super::runner::Finished;
+use super::{
+    runner::Finished,
+    sweep::{Sweep, Topic},
+};
 use style::Area;
 
 /// A plot that could not be drawn.
@@ -36,10 +40,7 @@ pub(crate) fn draw_all(
     rows: &[Finished],
     about: &str,
 ) -> Result<Vec<PathBuf>, PlotError> {
-    fs::create_dir_all(folder).map_err(|reason| PlotError {
-        path: folder.to_owned(),
-        reason: reason.to_string(),
-    })?;
+    make(folder)?;
     type Draw = fn(&Area<'_>, &[Finished], &str) -> Drawn;
     let plots: [(&str, (u32, u32), Draw); 4] = [
         ("ttft-cdf.svg", (960, 600), distribution::draw),
@@ -48,20 +49,59 @@ pub(crate) fn draw_all(
         ("belief.svg", (1_080, 560), timeline::draw),
     ];
     let drawn = plots.into_iter().map(|(name, size, draw)| {
-        let path = folder.join(name);
-        let area = SVGBackend::new(&path, size).into_drawing_area();
-        let result = draw(&area, rows, about).and_then(|()| area.present());
-        // Ends the borrow of the path.
-        drop(area);
-        match result {
-            Ok(()) => Ok(path),
-            Err(reason) => Err(PlotError {
-                reason: reason.to_string(),
-                path,
-            }),
-        }
+        draw_one(folder.join(name), size, |area| draw(area, rows, about))
     });
     drawn.collect()
+}
+
+/// Draws a plot for each topic into the folder, which is made if there is none.
+///
+/// # Errors
+///
+/// If the folder or a file can't be written.
+pub(crate) fn draw_sweep(folder: &Path, sweep: &Sweep) -> Result<Vec<PathBuf>, PlotError> {
+    make(folder)?;
+    let drawn = sweep.groups.iter().map(|group| {
+        let name = match group.topic {
+            Topic::Load => "load.svg",
+            Topic::Size => "size.svg",
+            Topic::Routers => "routers.svg",
+            Topic::Reports => "reports.svg",
+            Topic::Dispatch => "dispatch.svg",
+            Topic::Booking => "booking.svg",
+            Topic::Engines => "engines.svg",
+            Topic::Incidents => "incidents.svg",
+        };
+        draw_one(folder.join(name), (1_080, 560), |area| {
+            sweep::draw(area, group, &sweep.setup)
+        })
+    });
+    drawn.collect()
+}
+
+fn make(folder: &Path) -> Result<(), PlotError> {
+    fs::create_dir_all(folder).map_err(|reason| PlotError {
+        path: folder.to_owned(),
+        reason: reason.to_string(),
+    })
+}
+
+fn draw_one(
+    path: PathBuf,
+    size: (u32, u32),
+    draw: impl FnOnce(&Area<'_>) -> Drawn,
+) -> Result<PathBuf, PlotError> {
+    let area = SVGBackend::new(&path, size).into_drawing_area();
+    let result = draw(&area).and_then(|()| area.present());
+    // Ends the borrow of the path.
+    drop(area);
+    match result {
+        Ok(()) => Ok(path),
+        Err(reason) => Err(PlotError {
+            reason: reason.to_string(),
+            path,
+        }),
+    }
 }
 
 /// The row of this name, if it was run.

@@ -11,17 +11,18 @@ use plotters::{
 use super::{
     Drawn,
     style::{
-        Area, BLACK, BLUE, GREEN, GREY, ORANGE, SMALL, VERMILION, legend_at, round, text, time,
-        titled,
+        Area, BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SMALL, VERMILION, legend_at, round, text,
+        time, titled,
     },
 };
 use crate::compare::{rows::Family, runner::Finished, table::family};
 
-const FAMILIES: [(Family, RGBColor); 6] = [
+const FAMILIES: [(Family, RGBColor); 7] = [
     (Family::Exact, BLACK),
     (Family::Forwarded, GREEN),
     (Family::Polled, VERMILION),
     (Family::Unreported, GREY),
+    (Family::Others, PURPLE),
     (Family::Variant, ORANGE),
     (Family::Ours, BLUE),
 ];

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Instant};
 
 use actix_kv_metrics::{LoadSnapshot, SnapshotAck, Ticket};
 
-use super::{Ask, Router, Tickets};
+use super::{Ask, Router, Tickets, numbers};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Order {
@@ -49,12 +49,11 @@ impl Blind {
 
 impl Router for Blind {
     fn handle_snapshot(&mut self, snapshot: LoadSnapshot, _: Instant) -> SnapshotAck {
-        for worker in snapshot.left {
-            self.workers.remove(&(worker.worker().0 as usize));
+        for worker in numbers(&snapshot.left) {
+            self.workers.remove(&worker);
         }
-        let named = snapshot.workers.iter();
-        self.workers
-            .extend(named.map(|load| load.worker.worker().0 as usize));
+        let named = snapshot.workers.iter().map(|load| &load.worker);
+        self.workers.extend(numbers(named));
         SnapshotAck::Applied
     }
 

@@ -5,17 +5,19 @@ use std::time::Instant;
 use actix_kv_metrics::{LoadSnapshot, SnapshotAck, Ticket};
 
 use super::{Ask, Router, Tickets};
-use crate::compare::cost::cheapest;
+use crate::compare::cost::{Weights, cheapest};
 
 #[derive(Debug)]
 pub(super) struct Exact {
+    weights: Weights,
     rng: fastrand::Rng,
     tickets: Tickets,
 }
 
 impl Exact {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(weights: Weights, seed: u64) -> Self {
         Self {
+            weights,
             rng: fastrand::Rng::with_seed(seed),
             tickets: Tickets::default(),
         }
@@ -28,6 +30,8 @@ impl Router for Exact {
     }
 
     fn choose(&mut self, ask: &Ask<'_>, _: Instant) -> Option<(usize, Ticket)> {
-        Some((cheapest(ask.costs, &mut self.rng)?, self.tickets.issue()))
+        let costs = ask.true_costs(&self.weights);
+        let chosen = cheapest(&costs, self.weights.tie_width, &mut self.rng)?;
+        Some((chosen, self.tickets.issue()))
     }
 }

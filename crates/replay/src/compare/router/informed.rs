@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use actix_kv_metrics::{
-    Candidates, ConfigError, Freshness, LoadSnapshot, RankLoad, RouterConfig, SelectWorker,
-    SnapshotAck, Ticket, WorkerRank,
+    Candidates, ConfigError, LoadSnapshot, RouterConfigBuilder, SelectWorker, SnapshotAck, Ticket,
+    WorkerRank,
     sans_io::{LoadTable, Placement},
 };
 
@@ -19,15 +19,10 @@ pub(super) struct Informed {
 
 impl Informed {
     pub(super) fn new(plan: RouterPlan, seed: u64) -> Result<Self, ConfigError> {
-        let config = RouterConfig::builder()
-            .seed(seed)
-            .overlap_weight(plan.weights.overlap)
-            .booked_weight(plan.weights.booked)
-            .waiting_weight(plan.weights.waiting)
-            .build()?;
+        let config = RouterConfigBuilder::from(plan.config.clone()).seed(seed);
         Ok(Self {
             plan,
-            table: LoadTable::new(config),
+            table: LoadTable::new(config.build()?),
             rng: fastrand::Rng::with_seed(seed ^ OTHER_CHANCE),
         })
     }
@@ -50,35 +45,37 @@ impl Informed {
     /// One worker, drawn by its cost.
     fn drawn(&mut self, ask: &Ask<'_>, now: Instant, temperature: f64) -> Candidates {
         let loads = self.table.loads(now);
-        let costs: Vec<_> = loads
-            .workers()
+        let ranks: Vec<_> = loads.workers().iter().map(|load| load.worker).collect();
+        let request = request(ask);
+        let costs: Vec<_> = ranks
             .iter()
-            .map(|load| self.cost(ask, load))
+            .map(|rank| self.cost(request.clone(), *rank, now))
             .collect();
         match draw(&costs, temperature, &mut self.rng) {
-            Some(place) => Candidates::Rank(loads.workers()[place].worker),
+            Some(place) => Candidates::Rank(ranks[place]),
             None => Candidates::Any,
         }
     }
 
-    /// As the table reckons it.
-    fn cost(&self, ask: &Ask<'_>, load: &RankLoad) -> f64 {
-        let weights = &self.plan.weights;
-        let overlap = ask.overlaps[load.worker.worker().0 as usize];
-        let known = load
-            .metrics
-            .as_ref()
-            .filter(|_| load.freshness == Freshness::Fresh);
-        let (active, waiting) = known.map_or((0, 0), |metrics| {
-            let waiting = metrics.worker_stats.num_requests_waiting;
-            (metrics.kv_stats.kv_active_blocks, waiting)
-        });
-        let requests = (waiting + load.booked_requests) as f64;
-        weights.overlap * f64::from(ask.blocks.saturating_sub(overlap))
-            + active as f64
-            + weights.booked * load.booked_blocks as f64
-            + weights.waiting * requests
+    /// As the table reckons it: it is asked to choose among the one.
+    fn cost(&mut self, request: SelectWorker, rank: WorkerRank, now: Instant) -> f64 {
+        let request = request.among(Candidates::Rank(rank));
+        let Ok(placement) = self.table.select(&request, now) else {
+            return f64::INFINITY;
+        };
+        self.table.release(placement.ticket);
+        placement.cost.total()
     }
+}
+
+/// With the overlaps that there are.
+fn request(ask: &Ask<'_>) -> SelectWorker {
+    let overlaps = (0_u64..).zip(ask.overlaps);
+    let overlaps = overlaps.filter(|(_, overlap)| **overlap > 0);
+    overlaps.fold(
+        SelectWorker::blocks(ask.blocks),
+        |request, (worker, overlap)| request.overlap(WorkerRank::from(worker), *overlap),
+    )
 }
 
 impl Router for Informed {
@@ -87,13 +84,7 @@ impl Router for Informed {
     }
 
     fn choose(&mut self, ask: &Ask<'_>, now: Instant) -> Option<(usize, Ticket)> {
-        let mut select = SelectWorker::blocks(ask.blocks);
-        for (worker, overlap) in (0_u64..).zip(ask.overlaps) {
-            if *overlap > 0 {
-                select = select.overlap(WorkerRank::from(worker), *overlap);
-            }
-        }
-        let select = select.among(self.candidates(ask, now));
+        let select = request(ask).among(self.candidates(ask, now));
         let Placement { worker, ticket, .. } = self.table.select(&select, now).ok()?;
         if self.plan.booked_until.is_none() {
             self.table.detach(ticket, now);
@@ -116,7 +107,7 @@ impl Router for Informed {
 /// At a temperature of 0 the cheapest, at random among equals; else the likelier the cheaper, as Dynamo draws it.
 fn draw(costs: &[f64], temperature: f64, rng: &mut fastrand::Rng) -> Option<usize> {
     if temperature == 0.0 {
-        return crate::compare::cost::cheapest(costs, rng);
+        return crate::compare::cost::cheapest(costs, 0.0, rng);
     }
     let lowest = costs.iter().copied().fold(f64::INFINITY, f64::min);
     let highest = costs.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -1,26 +1,29 @@
 //! One run: engines, a feed and a router in virtual time, one event after the other.
 
+mod posts;
+
 use std::{
+    rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use actix_kv_metrics::{ConfigError, LoadSnapshot, Ticket};
+use actix_kv_metrics::{ConfigError, Ticket};
 
 use super::{
     Echo, Incident, Scenario,
     agenda::{Agenda, Event, FEED_RANK},
-    cost::Truth,
-    feed::{Feed, Said},
+    feed::Said,
     measures::{Measures, Outcome},
-    router::{Ask, Router, Stage},
+    router::{Ask, Heard, Stage},
     site::Site,
 };
 use crate::{
-    engine::{self, Job, Progress},
+    engine::{self, Echoes, Job, Progress, Totals},
     journal::Journal,
     trace::Trace,
 };
+use posts::Post;
 
 /// Why a run came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +43,7 @@ pub(crate) struct Simulation<'a> {
     /// The instant that is the start of the run.
     base: Instant,
     now: Duration,
-    /// Of messages to a router and of its answers. None at the start: who is there is known before the first request.
+    /// Of what a router is told, and of its answers. None at the start: who is there is known before the first request.
     latency: Duration,
     agenda: Agenda,
     sites: Vec<Site>,
@@ -50,12 +53,6 @@ pub(crate) struct Simulation<'a> {
     placed: Vec<Option<(usize, Ticket)>>,
     pub(super) journal: Journal,
     pub(super) measures: Measures,
-}
-
-#[derive(Debug)]
-struct Post {
-    feed: Box<dyn Feed>,
-    router: Box<dyn Router>,
 }
 
 impl<'a> Simulation<'a> {
@@ -110,7 +107,14 @@ impl<'a> Simulation<'a> {
         if let Some(contradiction) = self.journal.contradictions().into_iter().next() {
             return Err(SimulationError::Contradiction(contradiction));
         }
-        let totals = self.sites.iter().map(Site::totals).sum();
+        let totals: Totals = self.sites.iter().map(Site::totals).sum();
+        let engines = (totals.finished, totals.refused);
+        let requests = (self.journal.finished(), self.journal.refused());
+        if engines != (requests.0 as u64, requests.1 as u64) {
+            let told =
+                format!("engines finished and refused {engines:?}, and {requests:?} are over");
+            return Err(SimulationError::Contradiction(told));
+        }
         let choices = self.placed.iter().flatten().map(|(worker, _)| *worker);
         let choices = choices.collect();
         let outcome = self
@@ -180,6 +184,11 @@ impl<'a> Simulation<'a> {
                 self.posts[post].feed.handle_answer(sequence, ack, now);
                 self.pump();
             }
+            Event::Heard {
+                number,
+                ticket,
+                heard,
+            } => self.hear(number, ticket, heard),
             Event::Incident(incident) => self.happen(incident),
             Event::Dispatched { worker, job } => self.accept(worker, job),
             Event::Arrived(number) => {
@@ -205,16 +214,20 @@ impl<'a> Simulation<'a> {
         let blocks = request.input_tokens.div_ceil(block_tokens);
         let overlaps = self.sites.iter().map(|site| site.overlap(request));
         let overlaps: Vec<_> = overlaps.collect();
-        let costs = self.true_costs(blocks, &overlaps);
+        let truths: Vec<_> = self.sites.iter().map(Site::truth).collect();
         let ask = Ask {
+            request,
             blocks,
             overlaps: &overlaps,
-            costs: &costs,
+            truths: &truths,
         };
         let now = self.instant();
-        let chosen = self.router_of(number).choose(&ask, now);
+        let post = number % self.posts.len();
+        let chosen = self.posts[post].router.choose(&ask, now);
         let (worker, ticket) = chosen.ok_or(SimulationError::NotPlaced(number))?;
-        self.measures.judge(&costs, worker);
+        let weights = &self.scenario.truth;
+        let costs = ask.true_costs(weights);
+        self.measures.judge(&costs, weights.tie_width, worker);
         self.placed[number] = Some((worker, ticket));
         self.sites[worker].handle_sent(blocks.saturating_sub(overlaps[worker]));
         let job = Job {
@@ -228,30 +241,32 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    fn true_costs(&self, blocks: u32, overlaps: &[u32]) -> Vec<f64> {
-        let weights = &self.scenario.truth;
-        let cost = |(site, overlap): (&Site, &u32)| {
-            if !site.alive {
-                return f64::INFINITY;
-            }
-            let truth: Truth = site.truth(weights.backlog > 0.0);
-            truth.cost(blocks.saturating_sub(*overlap), weights)
-        };
-        self.sites.iter().zip(overlaps).map(cost).collect()
-    }
-
-    fn accept(&mut self, worker: usize, job: Job<Ticket>) {
+    fn accept(&mut self, worker: usize, job: Job) {
         let (number, ticket) = (job.number, job.ticket);
         let site = &mut self.sites[worker];
         site.handle_arrived();
+        if self.placed[number] != Some((worker, ticket)) {
+            // Its engine died meanwhile, and it has been placed anew.
+            return;
+        }
         if !site.alive {
-            self.router_of(number).handle_refused(ticket);
-            self.agenda.enter(self.now, Event::Arrived(number));
-        } else if site.engine.enqueue(job, self.now).is_err() {
+            self.tell_router(number, ticket, Heard::Refused);
+            return;
+        }
+        if site.engine.enqueue(job, self.now).is_err() {
             self.journal.record_refused(number);
-            self.router_of(number).handle_refused(ticket);
-        } else if !site.busy && !site.frozen {
-            self.begin_pass(worker);
+            self.tell_router(number, ticket, Heard::Refused);
+            return;
+        }
+        match (site.frozen, site.busy) {
+            (true, _) => {}
+            (false, false) => self.begin_pass(worker),
+            (false, true) => {
+                if site.engine.reports_arrivals() {
+                    self.say(worker);
+                    self.pump();
+                }
+            }
         }
     }
 
@@ -290,7 +305,7 @@ impl<'a> Simulation<'a> {
             Progress::Admitted | Progress::Preempted => None,
         };
         if let (Some(stage), Some((_, ticket))) = (stage, self.placed[event.number]) {
-            self.router_of(event.number).handle_stage(ticket, stage);
+            self.tell_router(event.number, ticket, Heard::Stage(stage));
         }
         self.journal.record(event);
     }
@@ -340,72 +355,18 @@ impl<'a> Simulation<'a> {
         let mut load = site.engine.load();
         // As exact as it is reported, so that what looks the same is the same.
         load.prefix_hit_rate = f64::from(load.prefix_hit_rate as f32);
-        let admitted = match self.scenario.echo {
-            Echo::Nothing => None,
-            Echo::Admitted => site.engine.newest_admitted(),
-            Echo::Answered => site.engine.newest_answered(),
+        let echoes = match self.scenario.echo {
+            Echo::Nothing => Echoes::default(),
+            Echo::Admitted => site.engine.admitted().clone(),
+            Echo::Answered => site.engine.answered().clone(),
         };
-        let said = Said {
+        let said = Rc::new(Said {
             worker,
             load,
-            admitted,
-        };
-        self.measures.handle_said(self.now, said);
-        self.tell(|feed, now| feed.handle_said(said, now));
-    }
-
-    fn tell(&mut self, what: impl Fn(&mut dyn Feed, Instant)) {
-        let now = self.instant();
-        for post in &mut self.posts {
-            what(post.feed.as_mut(), now);
-        }
-    }
-
-    /// Requests are dealt to the routers in turns.
-    fn router_of(&mut self, number: usize) -> &mut dyn Router {
-        let post = number % self.posts.len();
-        self.posts[post].router.as_mut()
-    }
-
-    /// Sends what the feeds have.
-    fn pump(&mut self) {
-        let (now, latency) = (self.instant(), self.latency);
-        for post in 0..self.posts.len() {
-            while let Some(snapshot) = self.posts[post].feed.poll_message(now) {
-                self.measures.handle_sent(&snapshot, latency);
-                if latency.is_zero() {
-                    self.deliver(post, snapshot);
-                } else {
-                    let event = Event::Delivered { post, snapshot };
-                    self.agenda.enter(self.now + latency, event);
-                }
-            }
-        }
-    }
-
-    fn deliver(&mut self, post: usize, mut snapshot: LoadSnapshot) {
-        if post == 0 {
-            self.measures.handle_delivered(self.now, &snapshot);
-        }
-        let (now, latency) = (self.instant(), self.latency);
-        for load in &mut snapshot.workers {
-            // As a bridge does.
-            load.age += latency;
-            load.reported = load.reported.map(|reported| reported + latency);
-        }
-        let Post { feed, router } = &mut self.posts[post];
-        let sequence = snapshot.sequence;
-        let ack = router.handle_snapshot(snapshot, now);
-        if latency.is_zero() {
-            feed.handle_answer(sequence, ack, now);
-        } else {
-            let event = Event::Acknowledged {
-                post,
-                sequence,
-                ack,
-            };
-            self.agenda.enter(self.now + latency, event);
-        }
+            echoes,
+        });
+        self.measures.handle_said(self.now, &said);
+        self.tell(|feed, now| feed.handle_said(&said, now));
     }
 
     fn instant(&self) -> Instant {
