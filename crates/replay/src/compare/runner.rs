@@ -134,7 +134,60 @@ impl Finished {
 
 #[cfg(test)]
 mod tests {
+    use actix_kv_metrics::Coalescing;
+    use clap::Parser;
+
     use super::*;
+    use crate::{
+        compare::rows::{base, rows},
+        options::Options,
+    };
+
+    /// All rows of a crowded fleet, as JSON.
+    fn all(arguments: &[&str]) -> String {
+        let mut trace = Trace::synthetic(5);
+        trace.requests.truncate(120);
+        trace.scale_rate(4.0).unwrap();
+        let arguments = [&["replay"], arguments].concat();
+        let options = Options::try_parse_from(arguments).unwrap().comparison;
+        let base = base(5, Coalescing::default(), &options, 1).unwrap();
+        let rows = rows(&base).unwrap();
+        let finished = run_all(&trace, &rows, 1, &ProgressBar::hidden()).unwrap();
+        let outcomes: Vec<_> = finished
+            .iter()
+            .map(|row| (&row.name, &row.outcomes))
+            .collect();
+        for (name, outcomes) in &outcomes {
+            let all_over = |outcome: &Outcome| outcome.finished + outcome.refused == 120;
+            assert!(outcomes.iter().all(all_over), "{name}");
+        }
+        serde_json::to_string(&outcomes).unwrap()
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_table_in_every_mode() {
+        for arguments in [
+            [
+                "--routers=3",
+                "--booked-until=admitted",
+                "--report-latency=0",
+            ],
+            [
+                "--routers=3",
+                "--booked-until=answered",
+                "--report-latency=5",
+            ],
+            ["--routers=2", "--booked-until=settled", "--fleet=mixed"],
+            [
+                "--backlog=half",
+                "--booked-until=first-token",
+                "--report-on=arrival",
+            ],
+            ["--backlog=all", "--booked-until=end", "--fleet=mixed"],
+        ] {
+            assert_eq!(all(&arguments), all(&arguments), "{arguments:?}");
+        }
+    }
 
     #[test]
     fn results_come_in_the_order_of_the_tasks() {

@@ -29,6 +29,10 @@ pub(super) enum Reason {
     Empty,
     #[error("not UTF-8")]
     NotText,
+    #[error("the file starts with a UTF-8 byte order mark: take its first three bytes away")]
+    ByteOrderMark,
+    #[error("the file is compressed with gzip: unpack it first")]
+    Gzip,
     #[error("not a Mooncake request: {0}")]
     Json(String),
     #[error("not CSV: {0}")]

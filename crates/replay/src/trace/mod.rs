@@ -22,6 +22,11 @@ pub(crate) const HASH_TOKENS: u32 = 512;
 /// Arrivals further apart are taken for a mistake: no trace is that long, and timers do not reach much further.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// Of UTF-8: some editors and spreadsheets write it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// RFC 1952, section 2.3.1.
+const GZIP_MAGIC: &[u8] = b"\x1f\x8b";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
     /// Since the start of the trace.
@@ -179,7 +184,17 @@ fn read_requests(
     location: &mut Location,
 ) -> Result<Vec<Arc<Request>>, Reason> {
     let mut read = Unsorted::default();
-    match Format::of(location.file(), file.fill_buf()?) {
+    let start = file.fill_buf()?;
+    for (mark, reason) in [
+        (BYTE_ORDER_MARK, Reason::ByteOrderMark),
+        (GZIP_MAGIC, Reason::Gzip),
+    ] {
+        if start.starts_with(mark) {
+            location.line = 1;
+            return Err(reason);
+        }
+    }
+    match Format::of(location.file(), start) {
         Format::Mooncake => mooncake::read(file, &mut read, location)?,
         Format::Azure => azure::read(file, &mut read, location)?,
     }

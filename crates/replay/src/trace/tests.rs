@@ -231,6 +231,19 @@ fn a_file_that_is_no_trace_is_refused() {
     assert!(missing.starts_with("no/such/file: "), "{missing}");
 }
 
+#[test]
+fn a_byte_order_mark_and_gzip_are_named() {
+    for (name, text) in [("t.jsonl", GOOD), ("t.csv", HEADER)] {
+        let marked = written(name, [b"\xef\xbb\xbf", text.as_bytes()].concat());
+        let reason =
+            "the file starts with a UTF-8 byte order mark: take its first three bytes away";
+        assert_eq!(marked.error(), format!("{name}:1: {reason}"));
+    }
+    let packed = written("t.jsonl.gz", b"\x1f\x8b\x08\x00\x00");
+    let reason = "the file is compressed with gzip: unpack it first";
+    assert_eq!(packed.error(), format!("t.jsonl.gz:1: {reason}"));
+}
+
 fn arriving(arrivals: &[u64]) -> Trace {
     let requests = arrivals
         .iter()

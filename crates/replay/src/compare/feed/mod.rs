@@ -136,3 +136,60 @@ impl News {
 fn publisher() -> PublisherId {
     PublisherId::new(1, 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use actix_kv_metrics::Ticket;
+
+    use super::*;
+
+    fn said(echoes: &Echoes) -> Rc<Said> {
+        Rc::new(Said {
+            worker: 0,
+            load: Load {
+                active_blocks: 1,
+                total_blocks: 100,
+                waiting: 0,
+                running: 1,
+                prefix_hit_rate: 0.0,
+                prefill_blocks: None,
+            },
+            echoes: echoes.clone(),
+        })
+    }
+
+    /// Everything there is to send by now.
+    fn take(feed: &mut dyn Feed, now: Instant) -> Vec<LoadSnapshot> {
+        let sent: Vec<_> = std::iter::from_fn(|| feed.poll_message(now)).collect();
+        for snapshot in &sent {
+            feed.handle_answer(snapshot.sequence, SnapshotAck::Applied, now);
+        }
+        sent
+    }
+
+    #[test]
+    fn every_feed_tells_the_newest_ticket_of_every_router() {
+        let tickets = [(7, 2), (3, 1), (9, 5)].map(|(router, number)| Ticket { router, number });
+        let mut echoes = Echoes::default();
+        tickets.iter().for_each(|ticket| echoes.add(*ticket));
+        for plan in [
+            FeedPlan::Coalesced(Coalescing::default()),
+            FeedPlan::Forwarded,
+            FeedPlan::Trailing(Duration::from_millis(1)),
+            FeedPlan::Polled(Duration::from_millis(50)),
+        ] {
+            let now = actix_kv_metrics::actix::clock::Instant::now().into_std();
+            let mut feed = plan.make(1, now);
+            feed.handle_joined(0, now);
+            take(feed.as_mut(), now);
+            feed.handle_said(&said(&echoes), now);
+            let sent = take(feed.as_mut(), now + Duration::from_secs(1));
+            let loads = sent.iter().flat_map(|snapshot| &snapshot.workers);
+            let told = loads.last().unwrap().admitted.clone();
+            assert!(
+                tickets.iter().all(|ticket| told.contains(ticket)),
+                "{plan:?}: {told:?}"
+            );
+        }
+    }
+}

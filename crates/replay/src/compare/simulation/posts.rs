@@ -100,3 +100,79 @@ impl Simulation<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, rc::Rc, time::Duration};
+
+    use actix_kv_metrics::{Coalescing, SnapshotAck};
+    use clap::Parser;
+
+    use super::*;
+    use crate::{
+        compare::{
+            router::{Ask, Stage},
+            rows::base,
+        },
+        options::Options,
+        trace::Trace,
+    };
+
+    /// Sends everything to the first worker and writes down what it hears.
+    #[derive(Debug)]
+    struct Listener(Rc<RefCell<Vec<Stage>>>);
+
+    impl Router for Listener {
+        fn handle_snapshot(&mut self, _: LoadSnapshot, _: Instant) -> SnapshotAck {
+            SnapshotAck::Applied
+        }
+
+        fn choose(&mut self, _: &Ask<'_>, _: Instant) -> Option<(usize, Ticket)> {
+            let (router, number) = (1, 1);
+            Some((0, Ticket { router, number }))
+        }
+
+        fn handle_stage(&mut self, _: Ticket, stage: Stage) {
+            self.0.borrow_mut().push(stage);
+        }
+    }
+
+    /// What the router of a lone request hears, and when after the request's arrival.
+    fn heard(report_latency: Duration) -> Vec<(Duration, Stage)> {
+        let mut trace = Trace::synthetic(1);
+        trace.requests.truncate(1);
+        let request = std::sync::Arc::make_mut(&mut trace.requests[0]);
+        (request.input_tokens, request.output_tokens) = (1_000, 2);
+        request.hash_ids.clear();
+        let arrival = request.arrival;
+        let options = Options::try_parse_from(["replay"]).unwrap().comparison;
+        let mut scenario = base(1, Coalescing::default(), &options, 1).unwrap();
+        scenario.report_latency = report_latency;
+        let mut simulation = Simulation::new(&trace, &scenario).unwrap();
+        let log = Rc::default();
+        simulation.posts[0].router = Box::new(Listener(Rc::clone(&log)));
+        simulation.start();
+        let mut heard = Vec::new();
+        while heard.len() < 2 {
+            simulation.step().unwrap();
+            let news = log.borrow_mut().drain(..).collect::<Vec<_>>();
+            heard.extend(
+                news.into_iter()
+                    .map(|stage| (simulation.now - arrival, stage)),
+            );
+        }
+        heard
+    }
+
+    #[test]
+    fn what_a_router_hears_of_its_requests_travels_as_long_as_reports() {
+        let at_once = heard(Duration::ZERO);
+        // 2 ms of dispatch and the prefill of 1,000 tokens.
+        let first = Duration::from_nanos(2_000_000 + 32_105_859);
+        assert_eq!(at_once[0], (first, Stage::FirstToken));
+        assert_eq!(at_once[1].1, Stage::Over);
+        let latency = Duration::from_millis(10);
+        let later = at_once.iter().map(|(at, stage)| (*at + latency, *stage));
+        assert_eq!(heard(latency), later.collect::<Vec<_>>());
+    }
+}
