@@ -38,8 +38,7 @@ impl Simulation<'_> {
             Heard::Stage(stage) => router.handle_stage(ticket, stage),
             Heard::Refused => {
                 router.handle_refused(ticket);
-                let present = self.placed[number].is_some_and(|(_, placed)| placed == ticket);
-                if present && !self.journal.is_over(number) {
+                if !self.journal.is_over(number) {
                     self.agenda.enter(self.now, Event::Arrived(number));
                 }
             }

@@ -278,8 +278,14 @@ mod tests {
 
     #[test]
     fn a_death_that_routers_hear_of_late_loses_nothing_and_places_nothing_twice() {
-        let (plan, trace) = (plan(), few());
+        let (plan, mut trace) = (plan(), few());
+        // Some of these are on their way to the engine when it dies.
+        let pulse = trace.requests[300].arrival;
+        for request in &mut trace.requests[300..340] {
+            std::sync::Arc::make_mut(request).arrival = pulse;
+        }
         let mut scenario = plan.varied(&incidents()[1], &trace);
+        scenario.incidents[0].0 = pulse + Duration::from_millis(50);
         scenario.report_latency = Duration::from_millis(50);
         for dispatch in [0, 100] {
             scenario.dispatch_latency = Duration::from_millis(dispatch);
