@@ -15,7 +15,7 @@ use super::{
 };
 use crate::compare::{
     rows::{EXACT, OURS},
-    sweep::{Group, Way},
+    sweep::{Group, Topic, Way},
 };
 
 /// The ways that are drawn, those later in the list over the others.
@@ -31,7 +31,8 @@ const WAYS: [(&str, RGBColor); 8] = [
 ];
 
 pub(super) fn draw(area: &Area<'_>, group: &Group, about: &str) -> Drawn {
-    let (drawn, area) = titled(area, "Mean time to first token", about);
+    let title = format!("Mean time to first token by {}", by(group.topic));
+    let (drawn, area) = titled(area, &title, about);
     drawn?;
     let named = |name: &str| group.ways.iter().find(|way| way.name == name);
     let ways = WAYS.iter();
@@ -77,6 +78,19 @@ pub(super) fn draw(area: &Area<'_>, group: &Group, about: &str) -> Drawn {
         area.draw(&Text::new(words, at, text(SMALL - 1, *color)))?;
     }
     legend_at(&mut chart, SeriesLabelPosition::MiddleRight)
+}
+
+fn by(topic: Topic) -> &'static str {
+    match topic {
+        Topic::Load => "rate",
+        Topic::Size => "number of workers, at the same load each",
+        Topic::Routers => "number of routers",
+        Topic::Reports => "latency of reports",
+        Topic::Dispatch => "latency of dispatch",
+        Topic::Booking => "what ends a booking",
+        Topic::Engines => "what engines are like and report",
+        Topic::Incidents => "incident",
+    }
 }
 
 fn means(way: &Way) -> impl Iterator<Item = f64> + '_ {

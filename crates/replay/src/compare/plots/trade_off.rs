@@ -28,11 +28,12 @@ const FAMILIES: [(Family, RGBColor); 7] = [
 ];
 
 pub(super) fn draw(area: &Area<'_>, rows: &[Finished], about: &str) -> Drawn {
-    let title = "99th percentile of the time to first token against messages to the router";
+    let title = "Mean time to first token against messages to the router";
     let (drawn, area) = titled(area, title, about);
     drawn?;
     let all: Vec<_> = rows.iter().map(Point::of).collect();
-    let lowest = all.iter().map(|point| point.y);
+    let knowing = all.iter().filter(|point| point.family != Family::Exact);
+    let lowest = knowing.map(|point| point.y);
     let most = lowest.fold(f64::INFINITY, f64::min) * MOST;
     let (points, beyond): (Vec<_>, Vec<_>) = all.into_iter().partition(|point| point.y <= most);
     let (x, y) = ranges(&points);
@@ -43,7 +44,7 @@ pub(super) fn draw(area: &Area<'_>, rows: &[Finished], about: &str) -> Drawn {
     chart
         .configure_mesh()
         .x_desc("messages per second (logarithmic; none at the left edge)")
-        .y_desc("TTFT p99")
+        .y_desc("mean TTFT")
         .x_label_formatter(&|x| round(*x))
         .y_label_formatter(&|y| format!("{y:.0} ms"))
         .label_style(text(SMALL, BLACK))
@@ -142,7 +143,7 @@ impl Point {
             name: row.name.clone(),
             family: row.family,
             x: row.per_second(|outcome| outcome.messages).max(SILENT),
-            y: row.first_token(|times| times.p99),
+            y: row.first_token(|times| times.mean),
         }
     }
 }
@@ -184,7 +185,7 @@ fn relative(area: &Area<'_>, (x, y): (i32, i32)) -> (i32, i32) {
     (x - left, y - top)
 }
 
-/// Rows that take longer than the best by more than this are not drawn but named.
+/// Rows that take longer than the best without exact knowledge by more than this are not drawn but named.
 const MOST: f64 = 1.25;
 /// Where those stand that send nothing: fewer messages a second than anybody sends.
 const SILENT: f64 = 0.1;

@@ -83,7 +83,7 @@ impl Plan {
             Topic::Reports => REPORT_LATENCIES.map(reporting_in).into(),
             Topic::Dispatch => DISPATCH_LATENCIES.map(dispatching_in).into(),
             Topic::Booking => BOOKINGS.map(booking_until).into(),
-            Topic::Engines => self.engines(),
+            Topic::Engines => FLEETS.map(of_engines).into(),
             Topic::Incidents => incidents(),
         }
     }
@@ -97,34 +97,6 @@ impl Plan {
             rate: size as f64 / self.base.engines.len() as f64,
             ..setting(format!("{size} workers"), engines)
         }
-    }
-
-    fn engines(&self) -> Vec<Setting> {
-        use {Backlog::All, Backlog::Half, Fleet::Mixed, ReportOn::Arrival};
-        let FleetPlan {
-            fleet,
-            backlog,
-            report_on,
-        } = self.fleet;
-        let fleets = [
-            ("as given", fleet, backlog, report_on),
-            ("report on arrival", fleet, backlog, Arrival),
-            ("half with backlog", fleet, Half, Arrival),
-            ("all with backlog", fleet, All, Arrival),
-            ("mixed", Mixed, backlog, report_on),
-            ("mixed, with backlog", Mixed, All, Arrival),
-        ];
-        let setting = |(name, fleet, backlog, report_on): (&str, _, _, _)| {
-            let plan = FleetPlan {
-                fleet,
-                backlog,
-                report_on,
-            };
-            setting(name.to_owned(), move |scenario, _| {
-                scenario.engines = plan.engines(scenario.engines.len());
-            })
-        };
-        fleets.into_iter().map(setting).collect()
     }
 }
 
@@ -169,6 +141,17 @@ fn booking_until((name, until): (&str, BookedUntil)) -> Setting {
     })
 }
 
+fn of_engines((name, fleet, backlog, report_on): (&str, Fleet, Backlog, ReportOn)) -> Setting {
+    let plan = FleetPlan {
+        fleet,
+        backlog,
+        report_on,
+    };
+    setting(name.to_owned(), move |scenario, _| {
+        scenario.engines = plan.engines(scenario.engines.len());
+    })
+}
+
 fn incidents() -> Vec<Setting> {
     let dies_and_joins = |scenario: &mut Scenario, trace: &Trace| {
         let at = |share: f64| trace.duration().mul_f64(share);
@@ -203,6 +186,34 @@ const BOOKINGS: [(&str, BookedUntil); 5] = [
     ("echo when admitted", BookedUntil::Admitted),
     ("echo at first token", BookedUntil::Answered),
     ("no echo", BookedUntil::Settled),
+];
+const FLEETS: [(&str, Fleet, Backlog, ReportOn); 6] = [
+    ("on pass", Fleet::Even, Backlog::None, ReportOn::Pass),
+    ("on arrival", Fleet::Even, Backlog::None, ReportOn::Arrival),
+    (
+        "half with backlog",
+        Fleet::Even,
+        Backlog::Half,
+        ReportOn::Arrival,
+    ),
+    (
+        "all with backlog",
+        Fleet::Even,
+        Backlog::All,
+        ReportOn::Arrival,
+    ),
+    (
+        "mixed, on pass",
+        Fleet::Mixed,
+        Backlog::None,
+        ReportOn::Pass,
+    ),
+    (
+        "mixed, all with backlog",
+        Fleet::Mixed,
+        Backlog::All,
+        ReportOn::Arrival,
+    ),
 ];
 const FROZEN: Duration = Duration::from_secs(20);
 
