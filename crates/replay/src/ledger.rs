@@ -90,6 +90,8 @@ impl Ledger {
                 refused: journal.refused(),
             },
             time_to_first_token: journal.time_to_first_token().summary(),
+            end_to_end: journal.end_to_end().summary(),
+            inter_token: journal.inter_token().summary(),
             queueing: journal.queueing().summary(),
             age_of_information: self.ages.summary(),
             reporting: self.reporting(),

@@ -4,7 +4,8 @@
 //! ```text
 //! cargo run --release -p replay
 //! cargo run --release -p replay -- --trace mooncake-conversation.jsonl --spread --workers 16
-//! cargo run --release -p replay -- --compare --workers 16 --plot plots
+//! cargo run --release -p replay -- --compare --workers 16 --routers 4 --seeds 5 --plot plots
+//! cargo run --release -p replay -- --sweep routers,engines --workers 16 --plot plots
 //! cargo run --release -p replay -- --help
 //! ```
 //!
@@ -63,7 +64,6 @@ use crate::{
     calibration::{Calibration, CalibrationError},
     compare::{agreement::Disagreement, plots::PlotError, runner::RunFailed, sweep::SweepError},
     distribution::milliseconds,
-    engine::EngineConfig,
     fleet::{Plan, RunError},
     options::Options,
     recorded::{Recorded, Series, SeriesError},
@@ -103,7 +103,10 @@ fn run(options: &Options) -> Result<(), Failure> {
     let json = options.json.as_deref().map(Output::create).transpose()?;
     let progress = progress_bar(trace.requests.len());
     let plan = Plan {
-        engines: vec![EngineConfig::default(); options.workers as usize],
+        engines: options
+            .comparison
+            .fleet_plan()
+            .engines(options.workers as usize),
         coalescing,
         seed: options.seed,
         dispatch_latency: Duration::ZERO,

@@ -6,6 +6,7 @@ use actix_kv_metrics::{Coalescing, ConfigError, RouterConfig};
 use clap::{Args, Parser, ValueEnum};
 
 use crate::compare::{
+    cost::Weights,
     engines::{Backlog, Fleet, FleetPlan, ReportOn},
     sweep::Topic,
 };
@@ -103,7 +104,7 @@ impl Windows {
     }
 }
 
-/// Of --compare and --sweep.
+/// Of --compare and --sweep; the fleet also of a plain run.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ComparisonOptions {
     /// Run everything with this many seeds and give the range
@@ -190,6 +191,16 @@ impl CostOptions {
             config = config.waiting_weight(weight);
         }
         config.build()
+    }
+
+    /// The same for those that know more than any report tells.
+    pub(crate) fn weights(&self) -> Weights {
+        let default = Weights::THIS;
+        Weights {
+            overlap: self.overlap_weight.unwrap_or(default.overlap),
+            waiting: self.waiting_weight.unwrap_or(default.waiting),
+            ..default
+        }
     }
 }
 

@@ -21,6 +21,10 @@ pub(crate) struct Figures {
     pub(crate) requests: Requests,
     #[serde(rename = "time_to_first_token_ms")]
     pub(crate) time_to_first_token: Summary,
+    #[serde(rename = "end_to_end_ms")]
+    pub(crate) end_to_end: Summary,
+    #[serde(rename = "inter_token_ms")]
+    pub(crate) inter_token: Summary,
     #[serde(rename = "queueing_ms")]
     pub(crate) queueing: Summary,
     #[serde(rename = "age_of_information_ms")]
@@ -102,6 +106,8 @@ impl Figures {
         let mut table = table(&["milliseconds", "mean", "p50", "p90", "p99", "max"]);
         let rows = [
             ("time to first token", self.time_to_first_token),
+            ("end to end", self.end_to_end),
+            ("inter-token", self.inter_token),
             ("queueing", self.queueing),
             ("age of information", self.age_of_information),
         ];

@@ -56,7 +56,7 @@ pub(crate) fn base(
             policy: Policy::LeastCost,
             booked_until: None,
         },
-        truth: Weights::THIS,
+        truth: options.cost.weights(),
         routers: options.routers as usize,
         echo: Echo::Nothing,
         dispatch_latency: options.dispatch_latency,
@@ -159,7 +159,7 @@ impl Rows<'_> {
     }
 
     fn exact(&mut self) {
-        for (name, weights) in [(EXACT, Weights::THIS), ("exact, old cost", Weights::OLD)] {
+        for (name, weights) in [(EXACT, self.base.truth), ("exact, old cost", Weights::OLD)] {
             self.add(name, Family::Exact, |scenario| {
                 scenario.choose(Chooser::Exact(weights), FeedPlan::Nothing);
             });
