@@ -94,3 +94,57 @@ impl Site {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use actix_kv_metrics::Ticket;
+
+    use super::*;
+    use crate::engine::Job;
+
+    #[test]
+    fn the_truth_counts_what_waits_what_runs_and_what_is_on_its_way() {
+        let mut site = Site::new(EngineConfig {
+            max_sequences: 1,
+            max_batched_tokens: 640,
+            ..EngineConfig::default()
+        });
+        for number in 0..2 {
+            let request = Arc::new(Request {
+                arrival: Duration::ZERO,
+                input_tokens: 1_280,
+                output_tokens: 2,
+                hash_ids: Vec::new(),
+            });
+            let ticket = Ticket {
+                router: 1,
+                number: number as u64,
+            };
+            let job = Job {
+                number,
+                request,
+                ticket,
+            };
+            site.engine.enqueue(job, Duration::ZERO).unwrap();
+        }
+        site.engine.start_pass(Duration::ZERO);
+        site.engine.finish_pass();
+        site.handle_sent(7);
+        site.handle_sent(5);
+        // Half of the first prompt is computed, the second waits.
+        let truth = Known {
+            backlog_blocks: 10.0 + 20.0 + 12.0,
+            waiting: 1.0 + 2.0,
+            active_blocks: 20,
+            total_blocks: 16_384,
+            ..Known::default()
+        };
+        assert_eq!(site.truth(), Some(truth));
+        site.handle_arrived();
+        assert_eq!(site.truth().map(|truth| truth.backlog_blocks), Some(35.0));
+        site.handle_died();
+        assert_eq!(site.truth(), None);
+    }
+}
