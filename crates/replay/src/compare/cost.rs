@@ -30,9 +30,10 @@ impl Weights {
         tie_width: 200.0,
     };
 
-    /// The crate's first cost: active blocks as they are, no ties but equals.
+    /// The crate's first cost, active blocks as they are and no ties but equals, with the weights that suit it best where
+    /// everything is known: `overlap` 20 takes 7 % longer on the built-in trace and 30 % on a mixed fleet.
     pub(crate) const OLD: Self = Self {
-        overlap: 20.0,
+        overlap: 40.0,
         prefill: 20.0,
         waiting: 250.0,
         active: 1.0,
@@ -120,10 +121,10 @@ mod tests {
         // 40 × 10 + 20 × 30 + 250 × 2 + 16,384 / 4
         let cost = Weights::THIS.cost(10, &known());
         assert_eq!(cost, 400.0 + 600.0 + 500.0 + 4_096.0);
-        // 20 × 10 + 20 × 30 + 250 × 2 + 1,000
+        // 40 × 10 + 20 × 30 + 250 × 2 + 1,000
         assert_eq!(
             Weights::OLD.cost(10, &known()),
-            200.0 + 600.0 + 500.0 + 1_000.0
+            400.0 + 600.0 + 500.0 + 1_000.0
         );
         let unknown = Known {
             total_blocks: 0,
