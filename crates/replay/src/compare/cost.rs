@@ -31,7 +31,7 @@ impl Weights {
     };
 
     /// The crate's first cost, active blocks as they are and no ties but equals, with the weights that suit it best where
-    /// everything is known: `overlap` 20 takes 7 % longer on the built-in trace and 30 % on a mixed fleet.
+    /// everything is known (`overlap` 20 takes longer on the built-in trace and in mixed fleets).
     pub(crate) const OLD: Self = Self {
         overlap: 40.0,
         prefill: 20.0,

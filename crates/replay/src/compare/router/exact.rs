@@ -35,3 +35,38 @@ impl Router for Exact {
         Some((chosen, self.tickets.issue()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing::*, *};
+    use crate::compare::cost::Known;
+
+    #[test]
+    fn the_cheapest_by_the_truth_is_chosen_and_those_near_it() {
+        let request = request(640, &[1]);
+        let backlog = |blocks| {
+            Some(Known {
+                backlog_blocks: blocks,
+                total_blocks: 16_384,
+                ..Known::default()
+            })
+        };
+        // 40 × 10, 20 × 30, 40 × 10 + 20 × 11, and nobody.
+        let truths = [backlog(0.0), backlog(30.0), backlog(11.0), None];
+        let ask = Ask {
+            truths: &truths,
+            ..ask(&request, &[0, 10, 0, 10])
+        };
+        assert_eq!(
+            ask.true_costs(&Weights::THIS),
+            [400.0, 600.0, 620.0, f64::INFINITY]
+        );
+        let mut exact = Exact::new(Weights::THIS, 1);
+        let chosen: Vec<_> = (0..1_000)
+            .map(|_| exact.choose(&ask, now()).unwrap())
+            .collect();
+        let counts = count(&chosen, 4);
+        assert!(counts[0] > 400 && counts[1] > 400, "{counts:?}");
+        assert_eq!(counts[2..], [0, 0]);
+    }
+}
