@@ -17,15 +17,15 @@
 //! ```text
 //! trace built-in, seed 1, arrivals as recorded, rate × 1
 //! 8 workers, debounce 1 ms, max_delay 10 ms, seed 1
-//! ┌─────────────────────┬───────┬───────┬───────┬────────┬────────┐
-//! │ milliseconds        ┆  mean ┆   p50 ┆   p90 ┆    p99 ┆    max │
-//! ╞═════════════════════╪═══════╪═══════╪═══════╪════════╪════════╡
-//! │ time to first token ┆ 231.4 ┆ 101.7 ┆ 679.0 ┆ 1267.7 ┆ 1682.2 │
+//! ┌─────────────────────┬────────┬────────┬────────┬─────────┬─────────┐
+//! │ milliseconds        ┆   mean ┆    p50 ┆    p90 ┆     p99 ┆     max │
+//! ╞═════════════════════╪════════╪════════╪════════╪═════════╪═════════╡
+//! │ time to first token ┆  229.1 ┆  100.1 ┆  682.8 ┆  1209.9 ┆  1728.4 │
 //! …
 //! │ requests finished ┆   3958 │
 //! …
-//! requests per worker: 425 479 542 542 508 482 461 519
-//! prefix hit rate 70.3 %, 296.7 s of virtual time
+//! requests per worker: 475 489 509 571 518 484 463 449
+//! prefix hit rate 70.2 %, 296.7 s of virtual time
 //! adds up: every request came to its end, nothing is left booked, the router knows the engines' truth
 //! ```
 //!
