@@ -1,5 +1,6 @@
 //! The publisher, by message.
 
+mod bell;
 mod counters;
 mod flush;
 mod links;
