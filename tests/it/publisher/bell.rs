@@ -100,6 +100,9 @@ fn g15_a_report_that_wakes_nobody_is_stamped_at_most_ten_ms_early_and_never_late
             other.report(load(1)).unwrap();
             sleep(ms(20)).await;
             let began = clock::Instant::now();
+            // This one wakes; the next one waits, and the third joins it.
+            one.report(load(7)).unwrap();
+            settle().await;
             one.report(load(1)).unwrap();
             sleep(ms(pause)).await;
             one.report(load(2)).unwrap();
