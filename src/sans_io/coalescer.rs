@@ -47,6 +47,8 @@ pub struct Coalescer {
     unrenewed_links: Links<WorkerSlot>,
     /// Those that the snapshot that is out renews, and since when they had been unrenewed.
     renewals_out: Vec<(WorkerSlot, Nanos)>,
+    /// Those that it carries otherwise, and since when they had differed.
+    loads_out: Vec<(WorkerSlot, Option<Nanos>)>,
     departures: BTreeSet<WorkerRank>,
     departures_out: Vec<WorkerRank>,
     /// Lives that ended within the last `max_delay`.
@@ -54,7 +56,6 @@ pub struct Coalescer {
     wants_full: bool,
     building: Option<Building>,
     out: Option<Out>,
-    rounds: u64,
     counts: CoalescerCounts,
 }
 
@@ -119,11 +120,10 @@ struct Tracked {
     differs_since: Option<Nanos>,
     /// When it reported first since the router was last told of it.
     unrenewed_since: Option<Nanos>,
-    /// Round of the last snapshot that renewed it.
-    renewed_in: u64,
-    /// Round of the last snapshot that carried this worker, and since when it had differed.
-    sent_in: u64,
-    sent_differs_since: Option<Nanos>,
+    /// The snapshot that is out, or was last, renews it, or carries it otherwise: true of those in the lists of what is out
+    /// unless their life has ended since.
+    renewed: bool,
+    sent: bool,
 }
 
 impl Tracked {
@@ -135,9 +135,8 @@ impl Tracked {
         last_urgent: None,
         differs_since: None,
         unrenewed_since: None,
-        renewed_in: 0,
-        sent_in: 0,
-        sent_differs_since: None,
+        renewed: false,
+        sent: false,
     };
 }
 
@@ -155,13 +154,13 @@ impl Coalescer {
             unrenewed: Chain::EMPTY,
             unrenewed_links: Links::default(),
             renewals_out: Vec::new(),
+            loads_out: Vec::new(),
             departures: BTreeSet::new(),
             departures_out: Vec::new(),
             ended: DepartedLives::new(settings.max_delay()),
             wants_full: true,
             building: None,
             out: None,
-            rounds: 0,
             counts: CoalescerCounts::default(),
         }
     }
@@ -248,7 +247,7 @@ impl Coalescer {
             tracked.reborn_at = Some(self.now);
             self.older.forget(tracked.at_router);
             tracked.at_router = AtRouter::OtherLife;
-            tracked.renewed_in = 0;
+            tracked.renewed = false;
             self.end_unrenewed(slot);
         }
         self.update_window(slot, report);
@@ -283,10 +282,8 @@ impl Coalescer {
         self.tracked.renumber(renumbering);
         self.unrenewed_links.renumber(renumbering);
         self.unrenewed.renumber(renumbering);
-        let renewals = self.renewals_out.iter();
-        let renewals =
-            renewals.filter_map(|(slot, since)| Some((renumbering.slot(*slot)?, *since)));
-        self.renewals_out = renewals.collect();
+        renumber(&mut self.renewals_out, renumbering);
+        renumber(&mut self.loads_out, renumbering);
         if let Some(building) = &mut self.building {
             building.next = renumbering.below(building.next);
         }
@@ -306,7 +303,8 @@ impl Coalescer {
     pub(super) fn handle_applied(&mut self) {
         self.out = None;
         self.departures_out.clear();
-        self.renewals_out.clear();
+        clear(&mut self.renewals_out);
+        clear(&mut self.loads_out);
     }
 
     /// The router has what the last snapshot carried, but asks for everything.
@@ -323,19 +321,20 @@ impl Coalescer {
         self.departures.extend(self.departures_out.drain(..));
         // The latest first, so that the earliest of them comes to stand first.
         while let Some((slot, since)) = self.renewals_out.pop() {
-            if self.tracked[slot].renewed_in == self.rounds {
+            if self.tracked[slot].renewed {
                 self.end_unrenewed(slot);
                 self.tracked[slot].unrenewed_since = Some(since);
                 (self.unrenewed_links).push_front(&mut self.unrenewed, slot);
             }
         }
-        for (slot, tracked) in self.tracked.iter_mut() {
-            if tracked.sent_in != self.rounds {
+        for (slot, since) in std::mem::take(&mut self.loads_out) {
+            let tracked = &mut self.tracked[slot];
+            if !tracked.sent {
                 continue;
             }
             self.older.forget(tracked.at_router);
             tracked.at_router = AtRouter::Unknown;
-            tracked.differs_since = earliest(tracked.differs_since, tracked.sent_differs_since);
+            tracked.differs_since = earliest(tracked.differs_since, since);
             if self.windows.phase(slot) != Phase::Urgent {
                 self.windows.open_at_once(slot, Phase::Due);
             }
@@ -415,7 +414,7 @@ impl Coalescer {
             return None;
         }
         if std::mem::take(&mut self.wants_full) {
-            self.rounds += 1;
+            self.begin_round();
             self.windows.close_all();
             self.departures.clear();
             self.building = Some(Building {
@@ -427,7 +426,7 @@ impl Coalescer {
         let content = match self.building.take() {
             Some(building) => self.take_all(building, reports, most)?,
             None => {
-                self.rounds += 1;
+                self.begin_round();
                 self.take_due(reports, now)
             }
         };
@@ -443,11 +442,15 @@ impl Coalescer {
     /// Workers whose newest value, or whose departure, the router is not known to have.
     pub fn undelivered(&self, reports: &Reports) -> Vec<WorkerRank> {
         let full = self.wants_full() || self.is_full_out();
-        let is_out = |slot| self.out.is_some() && self.tracked[slot].sent_in == self.rounds;
-        let loads = reports.iter().filter(|(slot, _)| {
-            full || self.windows.phase(*slot) != Phase::Closed || is_out(*slot)
-        });
-        let mut workers: Vec<_> = loads.map(|(_, report)| report.worker).collect();
+        let open = |slot| full || self.windows.phase(slot) != Phase::Closed;
+        let open = reports.iter().filter(|(slot, _)| open(*slot));
+        let out = self
+            .loads_out
+            .iter()
+            .filter(|(slot, _)| self.tracked[*slot].sent);
+        let out = out.filter_map(|(slot, _)| reports.at(*slot));
+        let loads = open.map(|(_, report)| report).chain(out);
+        let mut workers: Vec<_> = loads.map(|report| report.worker).collect();
         workers.extend(&self.departures);
         workers.extend(&self.departures_out);
         workers.sort_unstable();
@@ -595,6 +598,12 @@ impl Coalescer {
             && last.is_none_or(|last| self.now.since(last) >= span(self.settings.debounce()))
     }
 
+    /// What was out before, or was to be, is not any more.
+    fn begin_round(&mut self) {
+        clear(&mut self.renewals_out);
+        clear(&mut self.loads_out);
+    }
+
     fn take_all(
         &mut self,
         mut building: Building,
@@ -652,7 +661,7 @@ impl Coalescer {
                 continue;
             };
             if self.windows.phase(slot) == Phase::Closed {
-                self.tracked[slot].renewed_in = self.rounds;
+                self.tracked[slot].renewed = true;
                 self.renewals_out.push((slot, since));
                 self.counts.renewals += 1;
                 workers.push(load_of(report, Duration::ZERO, now));
@@ -679,10 +688,26 @@ impl Coalescer {
         self.older.forget(tracked.at_router);
         tracked.at_router = AtRouter::Newest;
         tracked.flaps &= report.metrics.is_none();
-        tracked.sent_in = self.rounds;
-        tracked.sent_differs_since = tracked.differs_since.take();
+        tracked.sent = true;
+        self.loads_out.push((slot, tracked.differs_since.take()));
         load_of(report, Duration::from_nanos(age), now)
     }
+}
+
+fn renumber<T: Copy>(list: &mut Vec<(WorkerSlot, T)>, renumbering: &Renumbering<WorkerSlot>) {
+    list.retain_mut(|(slot, _)| match renumbering.slot(*slot) {
+        Some(other) => {
+            *slot = other;
+            true
+        }
+        None => false,
+    });
+}
+
+/// Keeps room for what most snapshots carry.
+fn clear<T>(list: &mut Vec<T>) {
+    list.clear();
+    list.shrink_to(1_024);
 }
 
 fn load_of(report: &Report, age: Duration, now: Instant) -> WorkerLoad {

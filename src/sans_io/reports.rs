@@ -1,7 +1,7 @@
 //! The table of reports: newest metrics and life of every worker rank, one for all links.
 
 use std::{
-    collections::HashMap,
+    hash::BuildHasher,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -10,6 +10,7 @@ use std::{
 };
 
 use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 
 use super::{
     conflate::{Closed, Conflated},
@@ -262,7 +263,9 @@ pub enum Reported {
 /// Newest report of every living worker rank.
 #[derive(Debug, Default)]
 pub struct Reports {
-    slots: HashMap<WorkerRank, WorkerSlot, RandomState>,
+    /// Found by the worker in the row: names stand once.
+    slots: HashTable<WorkerSlot>,
+    hasher: RandomState,
     rows: Slab<WorkerSlot, Report>,
     forgotten_tickets: u64,
 }
@@ -300,7 +303,15 @@ impl Reports {
 
     /// Newest of a living worker.
     pub fn get(&self, worker: WorkerRank) -> Option<&Report> {
-        self.at(*self.slots.get(&worker)?)
+        self.at(self.slot(worker)?)
+    }
+
+    /// Where a living worker is.
+    #[inline]
+    fn slot(&self, worker: WorkerRank) -> Option<WorkerSlot> {
+        let is_it = |slot: &WorkerSlot| self.rows.get(*slot).is_some_and(|r| r.worker == worker);
+        let slot = self.slots.find(self.hasher.hash_one(worker), is_it);
+        slot.copied()
     }
 
     /// Newest of the worker in `slot`.
@@ -317,8 +328,8 @@ impl Reports {
         admitted: Option<Ticket>,
         now: Instant,
     ) -> Reported {
-        let slot = match self.slots.get(&worker) {
-            Some(slot) => *slot,
+        let slot = match self.slot(worker) {
+            Some(slot) => slot,
             None => self.begin(worker, stamp::next(), None),
         };
         let Some(row) = self.rows.get_mut(slot) else {
@@ -336,12 +347,15 @@ impl Reports {
 
     /// A worker is known and has not reported yet. `None` if it is known already.
     pub fn handle_joined(&mut self, worker: WorkerRank) -> Option<WorkerSlot> {
-        (!self.slots.contains_key(&worker)).then(|| self.begin(worker, stamp::next(), None))
+        let known = self.slot(worker).is_some();
+        (!known).then(|| self.begin(worker, stamp::next(), None))
     }
 
     /// A worker left: its life ends. `None` if it is not known.
     pub fn handle_left(&mut self, worker: WorkerRank) -> Option<WorkerSlot> {
-        let slot = self.slots.remove(&worker)?;
+        let hash = self.hasher.hash_one(worker);
+        let is_it = |slot: &WorkerSlot| self.rows.get(*slot).is_some_and(|r| r.worker == worker);
+        let slot = self.slots.find_entry(hash, is_it).ok()?.remove().0;
         tracing::info!(%worker, "a worker left");
         if let Some(reporter) = self.rows.remove(slot).and_then(|r| r.reporter) {
             reporter.waiting.close(Closed::Ended);
@@ -353,10 +367,10 @@ impl Reports {
     #[must_use = "every link must hear of it"]
     pub fn compact(&mut self) -> Option<Renumbering<WorkerSlot>> {
         let renumbering = self.rows.compact()?;
-        self.slots.clear();
-        self.slots.shrink_to(2 * self.rows.slots() as usize);
+        self.slots = HashTable::with_capacity(self.rows.slots() as usize);
         for (slot, report) in self.rows.iter() {
-            self.slots.insert(report.worker, slot);
+            let hash = hash_of(&self.rows, &self.hasher);
+            self.slots.insert_unique(hash(&slot), slot, hash);
             if let Some(reporter) = &report.reporter {
                 reporter.slot.store(slot.number(), Relaxed);
             }
@@ -367,7 +381,7 @@ impl Reports {
     /// A reporter was made: its life begins, unless a newer reporter has the worker. `None` if it came late.
     pub(crate) fn handle_reporter(&mut self, reporter: Arc<SharedReport>) -> Option<WorkerSlot> {
         let worker = reporter.worker;
-        let Some(slot) = self.slots.get(&worker).copied() else {
+        let Some(slot) = self.slot(worker) else {
             return Some(self.begin(worker, reporter.life, Some(reporter)));
         };
         let row = self.rows.get_mut(slot)?;
@@ -450,8 +464,17 @@ impl Reports {
         if let Some(reporter) = reporter {
             reporter.slot.store(slot.number(), Relaxed);
         }
-        self.slots.insert(worker, slot);
+        let hash = hash_of(&self.rows, &self.hasher);
+        self.slots.insert_unique(hash(&slot), slot, hash);
         slot
+    }
+}
+
+/// How a slot is found: by its worker.
+fn hash_of(rows: &Slab<WorkerSlot, Report>, hasher: &RandomState) -> impl Fn(&WorkerSlot) -> u64 {
+    |slot| {
+        let worker = rows.get(*slot).map(|report| report.worker);
+        worker.map_or(0, |worker| hasher.hash_one(worker))
     }
 }
 
@@ -503,7 +526,7 @@ mod tests {
             Reported::Changed(_)
         ));
         let first = reports.get(W).unwrap().life;
-        let slot = *reports.slots.get(&W).unwrap();
+        let slot = reports.slot(W).unwrap();
         assert_eq!(
             reports.handle_report(W, load(1), None, now()),
             Reported::Unchanged(slot)
