@@ -170,15 +170,21 @@ impl ForwardPassMetrics {
     #[inline]
     pub fn check(&self) -> Result<(), InvalidMetrics> {
         let kv = &self.kv_stats;
-        for (field, value) in [
-            ("gpu_cache_usage_perc", kv.gpu_cache_usage_perc),
-            ("gpu_prefix_cache_hit_rate", kv.gpu_prefix_cache_hit_rate),
-        ] {
-            if !value.is_finite() {
-                return Err(InvalidMetrics::NonFinite { field, value });
-            }
+        if kv.gpu_cache_usage_perc.is_finite() && kv.gpu_prefix_cache_hit_rate.is_finite() {
+            return Ok(());
         }
-        Ok(())
+        Err(self.non_finite())
+    }
+
+    #[cold]
+    fn non_finite(&self) -> InvalidMetrics {
+        let kv = &self.kv_stats;
+        let (field, value) = if kv.gpu_cache_usage_perc.is_finite() {
+            ("gpu_prefix_cache_hit_rate", kv.gpu_prefix_cache_hit_rate)
+        } else {
+            ("gpu_cache_usage_perc", kv.gpu_cache_usage_perc)
+        };
+        InvalidMetrics::NonFinite { field, value }
     }
 
     /// Whether `kv_active_blocks` is at or over `saturation` (0 to 1) of the capacity, with `extra` blocks on top.

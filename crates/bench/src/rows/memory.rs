@@ -43,7 +43,7 @@ pub(super) fn run(effort: Effort) -> Findings {
             row(
                 format!("{name}, asked for"),
                 asked_for,
-                Target::AtMost(600.0),
+                Target::AtMost(512.0),
             ),
             row(format!("{name}, of it the router's"), idle, Target::Told),
             row(
