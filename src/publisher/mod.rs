@@ -29,6 +29,7 @@ use crate::{
 
 mod closing;
 pub(crate) mod flush;
+mod intake;
 pub(crate) mod reporter;
 pub(crate) mod routers;
 pub(crate) mod stats;
@@ -36,6 +37,7 @@ mod waiters;
 
 use self::{
     flush::FlushReport,
+    intake::ReportBell,
     routers::{Ack, Attached, delivery},
     stats::PublisherStats,
     waiters::Waiters,
@@ -218,12 +220,7 @@ impl PublisherActor {
             // Also when a supervisor has started it again: it sends nothing and arms nothing.
             return;
         }
-        let reported = self.take_reports(now, REPORTS_A_TURN);
-        if reported == REPORTS_A_TURN {
-            self.ring(ctx);
-            self.turns.give_way(ctx);
-        }
-        self.noted_at = Some(now);
+        let reported = self.take_some_reports(ctx, now);
         for attached in &mut self.attached {
             let link = &mut attached.link;
             if !link.is_due(now, overdue) {
@@ -262,77 +259,13 @@ impl PublisherActor {
         let silent = self.attached.iter().filter_map(|a| a.link.unanswered_at());
         let overdue = wanted.and_then(one_tick_after);
         self.overdue_at = silent.chain(overdue).min();
-        let wanted = self.look_for_reports(wanted, reported > 0, now);
+        let wanted = self.look_for_reports(wanted, reported, now);
         self.timer.reconcile(ctx, now, wanted, Self::handle_timer);
-        let wake = self.timer.deadline();
-        let calm = self.links().all(|link| link.can_wait_for(wake, now));
-        if !self.bell.rest(calm) {
-            self.ring(ctx);
-        }
+        self.rest(ctx, now);
         if !self.ack_poller && self.has_to_wait() {
             self.ack_poller = true;
             ctx.spawn(AckPoller);
         }
-    }
-
-    /// Takes in what waits at reporters, `most` of them; how many that were.
-    fn take_reports(&mut self, now: Instant, most: usize) -> usize {
-        let mut reported = 0;
-        while reported < most {
-            if self.taken.is_empty() {
-                self.bell.take(&mut self.taken);
-                self.taken.reverse();
-            }
-            let Some(reporter) = self.taken.pop() else {
-                break;
-            };
-            self.take_report(&reporter, now);
-            reported += 1;
-        }
-        reported
-    }
-
-    /// Takes in what waits at one reporter, as of when it was reported.
-    /// Whether the links have to be looked after.
-    #[inline]
-    fn take_report(&mut self, reporter: &Arc<SharedReport>, now: Instant) -> bool {
-        let Some((reported, at)) = self.reports.handle_waiting(reporter) else {
-            return false;
-        };
-        tracing::trace!(worker = %reporter.worker, "report");
-        // The windows' clock does not go back.
-        let at = at.max(self.noted_at).map_or(now, |at| at.min(now));
-        self.noted_at = Some(at);
-        self.note_report(at, reported)
-    }
-
-    /// Everything that waits at reporters.
-    fn take_all_reports(&mut self, now: Instant) {
-        while self.take_reports(now, usize::MAX) > 0 {}
-    }
-
-    /// Wakes itself: there is more to take.
-    fn ring(&self, ctx: &Context<Self>) {
-        if self.bell.ring() {
-            ctx.address().do_send(Ring);
-        }
-    }
-
-    /// If reports are coming, and no link could send them before, looks for them a little later, so that none of them need
-    /// wake the publisher: when the timer is to come.
-    fn look_for_reports(
-        &self,
-        wanted: Option<Instant>,
-        reported: bool,
-        now: Instant,
-    ) -> Option<Instant> {
-        if !reported {
-            return wanted;
-        }
-        let look = self.links().filter_map(|link| link.look_at(now)).min();
-        let earlier = wanted.into_iter().chain(look).min();
-        let useful = self.links().all(|link| link.can_wait_for(earlier, now));
-        if useful { earlier } else { wanted }
     }
 
     fn handle_timer(&mut self, ctx: &mut Context<Self>, generation: u64) {
@@ -534,23 +467,6 @@ impl ActorFuture<PublisherActor> for AckPoller {
     }
 }
 
-/// A reporter has something, and nothing else would wake the publisher.
-pub(crate) struct Ring;
-
-impl Message for Ring {
-    type Result = ();
-}
-
-impl Handler<Ring> for PublisherActor {
-    type Result = ();
-
-    fn handle(&mut self, _: Ring, ctx: &mut Context<Self>) {
-        let now = self.begin_message(ctx);
-        self.bell.handle_wake();
-        self.drive_after_message(ctx, now);
-    }
-}
-
 /// First message of a new life under a supervisor.
 struct Resume;
 
@@ -616,15 +532,10 @@ impl Handler<WorkerLeft> for PublisherActor {
     }
 }
 
-/// Where reporters enter that have something.
-type ReportBell = Bell<Arc<SharedReport>>;
-
 /// The time by tokio's clock, which tests can pause.
 fn now() -> Instant {
     actix::clock::Instant::now().into_std()
 }
 
-/// Some 0.3 ms of work: what waits at more reporters is taken in by turns.
-const REPORTS_A_TURN: usize = 1_024;
 /// Some 0.5 ms of work: a larger full snapshot is built in pieces, one each time the timer comes.
 const WORKERS_A_TURN: usize = 4_096;

@@ -8,7 +8,11 @@ use std::sync::{
 use actix::{Addr, Context, Handler, Message};
 use thiserror::Error;
 
-use super::{PublisherActor, ReportBell, Ring, closing, now};
+use super::{
+    PublisherActor, closing,
+    intake::{ReportBell, Ring},
+    now,
+};
 use crate::{
     metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
     sans_io::{

@@ -1,0 +1,112 @@
+//! What waits at reporters: how the publisher takes it in, and when it looks for more without being woken.
+
+use std::{sync::Arc, time::Instant};
+
+use actix::{AsyncContext, Context, Handler, Message};
+
+use super::PublisherActor;
+use crate::sans_io::{bell::Bell, reports::SharedReport};
+
+/// Where reporters enter that have something.
+pub(super) type ReportBell = Bell<Arc<SharedReport>>;
+
+impl PublisherActor {
+    /// Takes in what waits at reporters, a turn's worth; whether something did.
+    pub(super) fn take_some_reports(&mut self, ctx: &mut Context<Self>, now: Instant) -> bool {
+        let reported = self.take_reports(now, REPORTS_A_TURN);
+        if reported == REPORTS_A_TURN {
+            self.ring(ctx);
+            self.turns.give_way(ctx);
+        }
+        self.noted_at = Some(now);
+        reported > 0
+    }
+
+    /// Everything that waits at reporters.
+    pub(super) fn take_all_reports(&mut self, now: Instant) {
+        while self.take_reports(now, usize::MAX) > 0 {}
+    }
+
+    /// Takes in what waits at `most` reporters; how many that were.
+    fn take_reports(&mut self, now: Instant, most: usize) -> usize {
+        let mut reported = 0;
+        while reported < most {
+            if self.taken.is_empty() {
+                self.bell.take(&mut self.taken);
+                self.taken.reverse();
+            }
+            let Some(reporter) = self.taken.pop() else {
+                break;
+            };
+            self.take_report(&reporter, now);
+            reported += 1;
+        }
+        reported
+    }
+
+    /// Takes in what waits at one reporter, as of when it was reported; whether the links have to be looked after.
+    #[inline]
+    pub(super) fn take_report(&mut self, reporter: &Arc<SharedReport>, now: Instant) -> bool {
+        let Some((reported, at)) = self.reports.handle_waiting(reporter) else {
+            return false;
+        };
+        tracing::trace!(worker = %reporter.worker, "report");
+        // The windows' clock does not go back.
+        let at = at.max(self.noted_at).map_or(now, |at| at.min(now));
+        self.noted_at = Some(at);
+        self.note_report(at, reported)
+    }
+
+    /// Wakes itself: there is more to take.
+    fn ring(&self, ctx: &Context<Self>) {
+        if self.bell.ring() {
+            ctx.address().do_send(Ring);
+        }
+    }
+
+    /// If reports are coming, and no link could send them before, looks for them a little later, so that none of them need
+    /// wake the publisher: when the timer is to come.
+    pub(super) fn look_for_reports(
+        &self,
+        wanted: Option<Instant>,
+        reported: bool,
+        now: Instant,
+    ) -> Option<Instant> {
+        if !reported {
+            return wanted;
+        }
+        let look = self.links().filter_map(|link| link.look_at(now)).min();
+        let earlier = wanted.into_iter().chain(look).min();
+        let useful = self.links().all(|link| link.can_wait_for(earlier, now));
+        if useful { earlier } else { wanted }
+    }
+
+    /// Lets reporters enter quietly if something else is going to make the publisher look in time.
+    pub(super) fn rest(&self, ctx: &Context<Self>, now: Instant) {
+        let wake = self.timer.deadline();
+        let calm = self.links().all(|link| link.can_wait_for(wake, now));
+        if !self.bell.rest(calm) {
+            self.ring(ctx);
+        }
+    }
+}
+
+/// A reporter has something, and nothing else would wake the publisher.
+pub(crate) struct Ring;
+
+impl Message for Ring {
+    type Result = ();
+}
+
+impl Handler<Ring> for PublisherActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Ring, ctx: &mut Context<Self>) {
+        let now = self.begin_message(ctx);
+        self.bell.handle_wake();
+        self.drive_after_message(ctx, now);
+    }
+}
+
+/// Some 0.3 ms of work: what waits at more reporters is taken in by turns.
+const REPORTS_A_TURN: usize = 1_024;
