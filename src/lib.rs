@@ -80,8 +80,9 @@ pub use crate::{
         WorkerStats,
     },
     publisher::{
-        MetricsChanged, PublisherActor, WorkerJoined, WorkerLeft,
+        PublisherActor,
         flush::{Flush, FlushReport, Shutdown, Undelivered},
+        messages::{MetricsChanged, WorkerJoined, WorkerLeft},
         reporter::{MetricsReporter, ReportError},
         routers::{AttachRouter, DetachRouter},
         stats::{GetPending, GetPublisherStats, LinkPending, LinkStats, Pending, PublisherStats},

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::{
     metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
-    publisher::MetricsChanged,
+    publisher::messages::MetricsChanged,
     snapshot::{LoadSnapshot, PublisherId, SnapshotKind, WorkerLoad},
 };
 

@@ -14,14 +14,14 @@ use actix::{
 use crate::{
     built,
     config::PublisherConfig,
-    metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
+    metrics::WorkerRank,
     sans_io::{
         bell::Bell,
         conflate::Closed,
         link::{Delivery, Link},
         reports::{Reported, Reports, SharedReport, WorkerSlot},
     },
-    snapshot::{PublisherId, SnapshotAck, Ticket},
+    snapshot::{PublisherId, SnapshotAck},
     stamp,
     timer::{DeadlineTimer, TICK, one_tick_after},
     turns::Turns,
@@ -30,6 +30,7 @@ use crate::{
 mod closing;
 pub(crate) mod flush;
 mod intake;
+pub(crate) mod messages;
 pub(crate) mod reporter;
 pub(crate) mod routers;
 pub(crate) mod stats;
@@ -42,62 +43,6 @@ use self::{
     stats::PublisherStats,
     waiters::Waiters,
 };
-
-/// A worker's load, by plain message. For reports every few milliseconds prefer a
-/// [`MetricsReporter`](crate::MetricsReporter): `do_send` has no bound, and this queues one message a report.
-#[derive(Debug, Clone)]
-pub struct MetricsChanged {
-    worker: WorkerRank,
-    /// Kept small: an envelope of up to 120 bytes takes allocators their shortest way.
-    metrics: ForwardPassMetrics,
-    admitted: Option<Ticket>,
-}
-
-impl MetricsChanged {
-    /// The worker's present load. Joins the worker's present life, or begins one.
-    #[inline]
-    pub fn new(worker: impl Into<WorkerRank>, metrics: ForwardPassMetrics) -> Self {
-        Self {
-            worker: worker.into(),
-            metrics,
-            admitted: None,
-        }
-    }
-
-    /// Adds a ticket that the worker has admitted, so that the router can settle its reservation. A worker echoes the newest
-    /// tickets of 64 routers; beyond that the one echoed longest ago is forgotten, and counted.
-    #[must_use]
-    pub fn admitted(mut self, ticket: Ticket) -> Self {
-        self.admitted = Some(ticket);
-        self
-    }
-}
-
-impl Message for MetricsChanged {
-    type Result = Result<(), InvalidMetrics>;
-}
-
-/// A worker is known and has not reported yet: routers may place requests on it. Does nothing if it is known already.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WorkerJoined {
-    /// The worker.
-    pub worker: WorkerRank,
-}
-
-impl Message for WorkerJoined {
-    type Result = ();
-}
-
-/// A worker left: its present life ends, and routers drop it at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WorkerLeft {
-    /// The worker.
-    pub worker: WorkerRank,
-}
-
-impl Message for WorkerLeft {
-    type Result = ();
-}
 
 /// How far a publisher is from its end.
 #[derive(Debug)]
@@ -479,56 +424,6 @@ impl Handler<Resume> for PublisherActor {
 
     fn handle(&mut self, _: Resume, ctx: &mut Context<Self>) {
         self.drive(ctx, now());
-    }
-}
-
-impl Handler<MetricsChanged> for PublisherActor {
-    type Result = Result<(), InvalidMetrics>;
-
-    fn handle(&mut self, msg: MetricsChanged, ctx: &mut Context<Self>) -> Self::Result {
-        let now = self.begin_message(ctx);
-        if self.refuses() {
-            return Err(InvalidMetrics::ShuttingDown);
-        }
-        if let Err(error) = msg.metrics.check() {
-            self.counts.received += 1;
-            self.counts.rejected += 1;
-            return Err(error);
-        }
-        tracing::trace!(worker = %msg.worker, "report");
-        let reported = self
-            .reports
-            .handle_report(msg.worker, msg.metrics, msg.admitted, now);
-        self.handle_reported(ctx, now, reported);
-        Ok(())
-    }
-}
-
-impl Handler<WorkerJoined> for PublisherActor {
-    type Result = ();
-
-    fn handle(&mut self, msg: WorkerJoined, ctx: &mut Context<Self>) {
-        let now = self.begin_message(ctx);
-        if self.refuses() {
-            return;
-        }
-        if let Some(slot) = self.reports.handle_joined(msg.worker) {
-            self.handle_joined(ctx, now, slot);
-        }
-    }
-}
-
-impl Handler<WorkerLeft> for PublisherActor {
-    type Result = ();
-
-    fn handle(&mut self, msg: WorkerLeft, ctx: &mut Context<Self>) {
-        let now = self.begin_message(ctx);
-        if self.refuses() {
-            return;
-        }
-        if let Some(slot) = self.reports.handle_left(msg.worker) {
-            self.handle_left(ctx, now, msg.worker, slot);
-        }
     }
 }
 
