@@ -141,6 +141,16 @@ impl ForwardPassMetrics {
         self
     }
 
+    /// Sets how many blocks of prompts, waiting and running, the engine still has to compute, net of its prefix cache.
+    ///
+    /// An engine that can should report this when a request arrives, not only after a pass: a rise goes out at once, and
+    /// tells other routers of the requests of this one.
+    #[must_use]
+    pub fn with_num_prefill_blocks(mut self, blocks: u64) -> Self {
+        self.worker_stats.num_prefill_blocks = Some(blocks);
+        self
+    }
+
     /// Sets the share of the KV cache in use, 0 to 1.
     #[must_use]
     pub fn with_gpu_cache_usage_perc(mut self, share: f32) -> Self {
@@ -208,6 +218,10 @@ pub struct WorkerStats {
     pub request_total_slots: u64,
     /// Requests that wait for a slot or for blocks.
     pub num_requests_waiting: u64,
+    /// Blocks of prompts, waiting and running, that the engine still has to compute, net of its prefix cache. `None` means
+    /// unknown, never 0, and is left out of the JSON. Dynamo's newer events have it in tokens, as `active_prefill_tokens`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_prefill_blocks: Option<u64>,
 }
 
 /// KV cache of a worker, in blocks.

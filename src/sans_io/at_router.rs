@@ -53,6 +53,15 @@ impl OlderValues {
     }
 }
 
+/// Whether a worker's last urgent change is long enough ago for another.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rested {
+    /// For a rise.
+    pub(super) for_rise: bool,
+    /// For another one.
+    pub(super) for_other: bool,
+}
+
 /// How much a report differs from what the router has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Difference {
@@ -62,19 +71,20 @@ pub(super) enum Difference {
     Minor,
     /// Enough to be worth a window.
     Significant,
+    /// More is to be computed, by enough not to wait for a window.
+    Rise,
     /// Enough not to wait for one.
     Urgent,
 }
 
 impl Difference {
-    /// Compares the newest report with an older one. `rested`: the worker's last urgent change is long enough ago for
-    /// another.
+    /// Compares the newest report with an older one.
     #[inline]
     pub(super) fn between(
         has: &Before,
         newest: &Report,
         settings: &Coalescing,
-        rested: bool,
+        rested: Rested,
     ) -> Self {
         let same_tickets = has.admitted == newest.admitted.version();
         match (&has.metrics, &newest.metrics) {
@@ -95,26 +105,33 @@ impl Difference {
         has: &ForwardPassMetrics,
         newest: &ForwardPassMetrics,
         settings: &Coalescing,
-        rested: bool,
+        rested: Rested,
     ) -> Self {
+        let (old, new) = (&has.worker_stats, &newest.worker_stats);
+        let (significant, rises) = match (old.num_prefill_blocks, new.num_prefill_blocks) {
+            (Some(old), Some(new)) => {
+                let enough = old != new && old.abs_diff(new) >= settings.prefill_significance();
+                (enough, enough && new > old)
+            }
+            (old, new) => (old != new, false),
+        };
+        let mut significant = significant || old.num_requests_waiting != new.num_requests_waiting;
         if let Some(saturation) = settings.saturation() {
             let was = has.is_saturated(saturation, 0);
             let is = newest.is_saturated(saturation, 0);
             // Leaving it waits for its window: only entering it is urgent.
-            if was != is {
-                return if is && rested {
-                    Self::Urgent
-                } else {
-                    Self::Significant
-                };
+            if is && !was && rested.for_other {
+                return Self::Urgent;
             }
+            significant |= was != is;
+        }
+        if rises && rested.for_rise {
+            return Self::Rise;
         }
         let (old, new) = (&has.kv_stats, &newest.kv_stats);
         let drift = old.kv_active_blocks.abs_diff(new.kv_active_blocks);
         let least = settings.significance() * new.kv_total_blocks as f64;
-        let significant = has.worker_stats.num_requests_waiting
-            != newest.worker_stats.num_requests_waiting
-            || old.kv_total_blocks != new.kv_total_blocks
+        significant |= old.kv_total_blocks != new.kv_total_blocks
             || (drift > 0 && drift as f64 >= least);
         if significant {
             Self::Significant

@@ -9,7 +9,7 @@
 //!     │ leading, failed, flush  ▼                                        │
 //!     ├─────────────────────▶ Due ──────────────────────────────────────┤
 //!     └─────────────────────▶ Urgent ───────────────────────────────────┘
-//!        first report, saturation
+//!        first report, saturation, rise
 //! ```
 
 use std::{
@@ -18,7 +18,7 @@ use std::{
 };
 
 use super::{
-    at_router::{AtRouter, Difference, OlderValues},
+    at_router::{AtRouter, Difference, OlderValues, Rested},
     departed::DepartedLives,
     nanos::{Nanos, earliest, has_come, span},
     reports::{Change, Report, Reports, WorkerSlot},
@@ -117,6 +117,8 @@ struct Tracked {
     flaps: bool,
     last_activity: Option<Nanos>,
     last_urgent: Option<Nanos>,
+    /// The last urgent change that was no rise.
+    last_other_urgent: Option<Nanos>,
     differs_since: Option<Nanos>,
     /// When it reported first since the router was last told of it.
     unrenewed_since: Option<Nanos>,
@@ -133,6 +135,7 @@ impl Tracked {
         flaps: false,
         last_activity: None,
         last_urgent: None,
+        last_other_urgent: None,
         differs_since: None,
         unrenewed_since: None,
         renewed: false,
@@ -514,8 +517,11 @@ impl Coalescer {
         }
         let phase = self.windows.phase(slot);
         match difference {
-            Difference::Urgent => {
+            Difference::Rise | Difference::Urgent => {
                 tracked.last_urgent = Some(now);
+                if difference == Difference::Urgent {
+                    tracked.last_other_urgent = Some(now);
+                }
                 if phase != Phase::Urgent {
                     self.windows.open_at_once(slot, Phase::Urgent);
                 }
@@ -557,12 +563,15 @@ impl Coalescer {
         if first_report && tracked.flaps {
             return Difference::Significant;
         }
-        Difference::between(has, report, &self.settings, self.is_rested(slot))
+        Difference::between(has, report, &self.settings, self.rested(slot))
     }
 
-    /// Whether the worker's last urgent change is long enough ago for another.
-    fn is_rested(&self, slot: WorkerSlot) -> bool {
-        !self.is_recent(self.tracked[slot].last_urgent)
+    fn rested(&self, slot: WorkerSlot) -> Rested {
+        let tracked = &self.tracked[slot];
+        Rested {
+            for_rise: !self.is_within(self.settings.urgent_gap(), tracked.last_urgent),
+            for_other: !self.is_recent(tracked.last_other_urgent),
+        }
     }
 
     /// A life begins of which the router has nothing.
@@ -588,7 +597,11 @@ impl Coalescer {
 
     /// Whether that was within the last `max_delay`.
     fn is_recent(&self, at: Option<Nanos>) -> bool {
-        at.is_some_and(|at| self.now.since(at) < span(self.settings.max_delay()))
+        self.is_within(self.settings.max_delay(), at)
+    }
+
+    fn is_within(&self, time: Duration, at: Option<Nanos>) -> bool {
+        at.is_some_and(|at| self.now.since(at) < span(time))
     }
 
     /// Whether a first change now is due at once.

@@ -45,6 +45,7 @@ fn data_has_the_promised_shapes() {
         .with_data_parallel_rank(4)
         .with_request_active_slots(5)
         .with_request_total_slots(6)
+        .with_num_prefill_blocks(7)
         .with_gpu_cache_usage_perc(0.5)
         .with_gpu_prefix_cache_hit_rate(0.25)
         .with_spec_decode_stats(SpecDecodeStats {
@@ -60,6 +61,7 @@ fn data_has_the_promised_shapes() {
             request_active_slots: 5,
             request_total_slots: 6,
             num_requests_waiting: 3,
+            num_prefill_blocks: Some(7),
         },
         kv_stats: KvStats {
             kv_active_blocks: 1,
@@ -134,6 +136,8 @@ fn settings_have_the_promised_shapes() -> Result<(), ConfigError> {
         .leading(false)
         .saturation(0.9)
         .significance(0.01)
+        .prefill_significance(3)
+        .urgent_gap(ms(2))
         .minor_delay(SECOND)
         .build()?;
     assert_eq!(coalescing.saturation(), Some(0.9));

@@ -51,6 +51,19 @@ fn captures() -> Vec<(String, Vec<u8>, Value)> {
     events.collect()
 }
 
+/// Dynamo's peers of that age do not know the field.
+#[test]
+fn a_backlog_that_is_unknown_is_left_out() {
+    let event = expect_exact(PLAIN);
+    assert_eq!(event.data.worker_stats.num_prefill_blocks, None);
+    let known = PLAIN.replace(
+        r#""num_requests_waiting":2"#,
+        r#""num_requests_waiting":2,"num_prefill_blocks":0"#,
+    );
+    let event = expect_exact(&known);
+    assert_eq!(event.data.worker_stats.num_prefill_blocks, Some(0));
+}
+
 #[test]
 #[ignore = "needs KV_SHARED"]
 fn captured_load_events_decode_to_what_was_sent() {

@@ -49,7 +49,13 @@ enum Has {
     Value(Value),
 }
 
-fn difference(has: Option<&Has>, new: &Value, significance: f64) -> Difference {
+/// `rested`: the worker's last urgent change was long enough before for a rise to be another.
+fn difference(
+    has: Option<&Has>,
+    new: &Value,
+    settings: &Coalescing,
+    rested: bool,
+) -> Difference {
     let old = match has {
         None => return Difference::Urgent,
         Some(Has::Unknown) => return Difference::Significant,
@@ -68,11 +74,21 @@ fn difference(has: Option<&Has>, new: &Value, significance: f64) -> Difference {
         .kv_stats
         .kv_active_blocks
         .abs_diff(b.kv_stats.kv_active_blocks) as f64;
+    let backlog = |metrics: &ForwardPassMetrics| metrics.worker_stats.num_prefill_blocks;
+    let grown = backlog(a).zip(backlog(b));
+    let grown = grown.map(|(before, now)| i128::from(now) - i128::from(before));
+    let least = settings.prefill_significance();
+    let backlog_differs = match grown {
+        Some(grown) => grown != 0 && grown.abs() >= i128::from(least),
+        None => backlog(a) != backlog(b),
+    };
     let significant = old.tickets != new.tickets
+        || backlog_differs
         || a.worker_stats.num_requests_waiting != b.worker_stats.num_requests_waiting
         || a.kv_stats.kv_total_blocks != b.kv_stats.kv_total_blocks
-        || (moved > 0.0 && moved >= significance * b.kv_stats.kv_total_blocks as f64);
-    if old.life != new.life {
+        || (moved > 0.0 && moved >= settings.significance() * b.kv_stats.kv_total_blocks as f64);
+    let rises = backlog_differs && grown > Some(0);
+    if old.life != new.life || rises && rested {
         Difference::Urgent
     } else if significant {
         Difference::Significant
@@ -85,7 +101,10 @@ fn difference(has: Option<&Has>, new: &Value, significance: f64) -> Difference {
 #[derive(Debug)]
 struct Worker {
     newest: Value,
-    changes: Vec<(Micros, Value)>,
+    /// With each, whether it came long enough after the last urgent one for a rise to be urgent.
+    changes: Vec<(Micros, Value, bool)>,
+    /// When the last urgent change came.
+    last_urgent: Option<Micros>,
     /// When it reported in this life.
     reports: Vec<Micros>,
     /// When it reported first since it was last told of.
@@ -143,8 +162,8 @@ impl Model {
         }
     }
 
-    fn difference(&self, id: u64, value: &Value) -> Difference {
-        let difference = difference(self.has.get(&id), value, self.settings.significance());
+    fn difference(&self, id: u64, value: &Value, rested: bool) -> Difference {
+        let difference = difference(self.has.get(&id), value, &self.settings, rested);
         let flaps = self.workers.get(&id).is_some_and(|worker| worker.flaps);
         if flaps && difference == Difference::Urgent {
             Difference::Significant
@@ -170,8 +189,8 @@ impl Model {
         );
         let mut end = None;
         let mut cap = None;
-        for (at, value) in &worker.changes {
-            let difference = self.difference(id, value);
+        for (at, value, rested) in &worker.changes {
+            let difference = self.difference(id, value, *rested);
             if difference == Difference::Urgent {
                 return Some(0);
             }
@@ -208,7 +227,8 @@ impl Model {
     fn has_urgent(&self, id: u64) -> bool {
         let worker = &self.workers[&id];
         let mut changes = worker.changes.iter();
-        worker.urgent || changes.any(|(_, value)| self.difference(id, value) == Difference::Urgent)
+        let urgent = |value, rested| self.difference(id, value, rested) == Difference::Urgent;
+        worker.urgent || changes.any(|(_, value, rested)| urgent(value, *rested))
     }
 
     fn is_pending(&self) -> bool {
@@ -259,6 +279,7 @@ impl Model {
         let worker = self.workers.entry(id).or_insert_with(|| Worker {
             newest: newest.clone(),
             changes: Vec::new(),
+            last_urgent: None,
             reports: Vec::new(),
             unrenewed_since: None,
             forced: false,
@@ -267,7 +288,12 @@ impl Model {
             flaps: ended.is_some_and(|(_, reborn)| reborn),
         });
         worker.newest = newest.clone();
-        worker.changes.push((now, newest));
+        let rest = micros(self.settings.urgent_gap());
+        let rested = worker.last_urgent.is_none_or(|at| now - at >= rest);
+        worker.changes.push((now, newest.clone(), rested));
+        if self.difference(id, &newest, rested) == Difference::Urgent {
+            self.workers.get_mut(&id).unwrap().last_urgent = Some(now);
+        }
     }
 
     fn report(&mut self, now: Micros, id: u64) {
@@ -340,7 +366,7 @@ impl Model {
             worker.forced = false;
             worker.urgent = false;
             worker.changes.clear();
-            if full || still || self.difference(id, &newest) != Difference::None {
+            if full || still || self.difference(id, &newest, false) != Difference::None {
                 self.workers.get_mut(&id).unwrap().unrenewed_since = None;
                 self.workers.get_mut(&id).unwrap().flaps &= newest.metrics.is_none();
                 self.has.insert(id, Has::Value(newest));
@@ -420,6 +446,8 @@ struct Run {
     rng: Rng,
     /// Whether the model foretells every snapshot and every deadline.
     exact: bool,
+    /// Whether workers report what they have to compute.
+    backlog: bool,
     settings: Coalescing,
     epoch: Instant,
     now: Micros,
@@ -445,6 +473,7 @@ impl Run {
         let settings = settings(&mut rng, exact);
         let epoch = clock::Instant::now().into_std();
         Self {
+            backlog: rng.bool(),
             rng,
             exact,
             settings,
@@ -543,6 +572,10 @@ impl Run {
             6..8 => ForwardPassMetrics::new(self.rng.u64(0..101), 100, self.rng.u64(0..2)),
             8 => ForwardPassMetrics::new(100, 100, 0).with_request_active_slots(self.rng.u64(0..3)),
             _ => ForwardPassMetrics::new(0, 100, 0).with_gpu_cache_usage_perc(self.rng.f32()),
+        };
+        let metrics = match self.rng.u32(0..4) {
+            0..2 if self.backlog => metrics.with_num_prefill_blocks(self.rng.u64(0..12)),
+            _ => metrics,
         };
         let ticket = (self.rng.u32(0..8) == 0).then(|| Ticket {
             router: 1,
@@ -703,6 +736,7 @@ impl Run {
             worker.forced = false;
             worker.urgent = false;
             worker.flaps = false;
+            worker.last_urgent = None;
             worker.reborn_at = None;
         }
     }
@@ -713,7 +747,7 @@ impl Run {
             .retain(|id, _| living.binary_search(id).is_ok());
         for id in living {
             let newest = self.truth(id).unwrap();
-            let difference = self.model.difference(id, &newest);
+            let difference = self.model.difference(id, &newest, false);
             let (significant, any) = self.differs.entry(id).or_default();
             let now = self.now;
             let keep = |since: &mut Option<Micros>, holds: bool| {
@@ -942,7 +976,8 @@ fn settings(rng: &mut Rng, exact: bool) -> Coalescing {
         .minor_delay(us(minor_delay))
         .min_gap(us([0, 0, 4_000][rng.usize(0..3)]))
         .urgent_gap(us([0, 2_000, 6_000][rng.usize(0..3)]))
-        .significance([0.0, 0.0, 0.1, 0.6][rng.usize(0..4)]);
+        .significance([0.0, 0.0, 0.1, 0.6][rng.usize(0..4)])
+        .prefill_significance([0, 1, 3, 8][rng.usize(0..4)]);
     if !exact {
         builder = builder.leading(rng.bool());
         if rng.bool() {

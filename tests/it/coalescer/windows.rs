@@ -448,6 +448,124 @@ fn g12_blocks_that_toggle_across_saturation_are_not_published_once_per_answer() 
     assert!((80..=220).contains(&sent), "{sent}");
 }
 
+// A rise of what a worker has to compute.
+
+fn rising() -> Coalescing {
+    let quiet = unpaced().debounce(ms(10)).max_delay(ms(100));
+    built(quiet.urgent_gap(ms(2)).significance(0.5))
+}
+
+fn backlog(active: u64, prefill: u64) -> ForwardPassMetrics {
+    ForwardPassMetrics::new(active, 1_000, 0).with_num_prefill_blocks(prefill)
+}
+
+/// At 0 the worker has reported 5 blocks to compute, which is told `urgent_gap` after the full snapshot.
+fn rising_from_five(settings: Coalescing) -> Timeline {
+    let mut t = Timeline::new(settings);
+    t.report_metrics(1, backlog(0, 5));
+    t.expect_delta(2, &[(1, 0)]);
+    t
+}
+
+#[test]
+fn g12_a_rise_of_the_backlog_is_due_at_once_and_a_fall_waits_for_its_window() {
+    let mut t = rising_from_five(rising());
+    t.expect_nothing_until(20);
+    t.report_metrics(1, backlog(1, 8));
+    t.expect_delta(20, &[(1, 1)]);
+    t.expect_nothing_until(40);
+    t.report_metrics(1, backlog(2, 5));
+    t.expect_delta(50, &[(1, 2)]);
+    t.expect_idle();
+}
+
+#[test]
+fn g12_rises_add_up_and_smaller_ones_are_minor() {
+    let mut t = rising_from_five(rising());
+    for (at, prefill) in [(20, 6), (40, 7)] {
+        t.expect_nothing_until(at);
+        t.report_metrics(1, backlog(at, prefill));
+    }
+    t.expect_nothing_until(60);
+    t.report_metrics(1, backlog(60, 8));
+    t.expect_delta(60, &[(1, 60)]);
+    t.report_metrics(1, backlog(61, 6));
+    t.expect_nothing_until(1_059);
+    t.expect_delta(1_060, &[(1, 61)]);
+}
+
+#[test]
+fn a_backlog_that_becomes_known_or_unknown_is_significant_and_no_rise() {
+    let mut t = rising_from_five(rising());
+    t.expect_nothing_until(20);
+    t.report_metrics(1, ForwardPassMetrics::new(1, 1_000, 0));
+    t.expect_delta(30, &[(1, 1)]);
+    t.expect_nothing_until(50);
+    t.report_metrics(1, backlog(2, 9));
+    t.expect_delta(60, &[(1, 2)]);
+}
+
+#[test]
+fn g12_a_rise_within_urgent_gap_of_the_last_urgent_change_waits_for_its_window() {
+    // (risen again at, published at)
+    for (risen, published) in [(51, 61), (52, 52), (53, 53)] {
+        let mut t = rising_from_five(rising());
+        t.expect_nothing_until(50);
+        t.report_metrics(1, backlog(1, 8));
+        t.expect_delta(50, &[(1, 1)]);
+        t.expect_nothing_until(risen);
+        t.report_metrics(1, backlog(2, 11));
+        t.expect_delta(published, &[(1, 2)]);
+    }
+}
+
+#[test]
+fn g12_a_rise_does_not_keep_saturation_waiting_nor_saturation_a_rise() {
+    let settings = built(
+        unpaced()
+            .debounce(ms(10))
+            .max_delay(ms(100))
+            .urgent_gap(ms(2))
+            .saturation(0.9),
+    );
+    let mut t = rising_from_five(settings);
+    t.expect_nothing_until(120);
+    t.report_metrics(1, backlog(0, 8));
+    t.expect_delta(120, &[(1, 0)]);
+    // No rise, and it was urgent 1 ms ago: but that was one. The snapshot keeps its distance.
+    t.skip_to(121);
+    t.report_metrics(1, backlog(900, 8));
+    t.expect_delta(122, &[(1, 900)]);
+    t.expect_nothing_until(124);
+    t.report_metrics(1, backlog(901, 11));
+    t.expect_delta(124, &[(1, 901)]);
+    // Out, and in again within max_delay: waits, unless something rises.
+    t.report_metrics(1, backlog(800, 11));
+    t.expect_delta(134, &[(1, 800)]);
+    t.report_metrics(1, backlog(900, 11));
+    t.expect_delta(144, &[(1, 900)]);
+    t.report_metrics(1, backlog(800, 11));
+    t.expect_delta(154, &[(1, 800)]);
+    t.expect_nothing_until(156);
+    t.report_metrics(1, backlog(900, 14));
+    t.expect_delta(156, &[(1, 900)]);
+}
+
+#[test]
+fn g12_a_backlog_that_toggles_is_published_once_per_urgent_gap_at_most() {
+    let mut t = Timeline::in_micros(built(unpaced().urgent_gap(ms(2))));
+    t.report_metrics(1, backlog(0, 0));
+    t.skip_to(5_000);
+    t.expect_delta(5_000, &[(1, 0)]);
+    let mut sent = 0;
+    for step in 1..=10_000 {
+        t.skip_to(5_000 + step * 100);
+        t.report_metrics(1, backlog(step, step % 2 * 10));
+        sent += usize::from(t.pump().is_some());
+    }
+    assert!((300..=620).contains(&sent), "{sent}");
+}
+
 // Durations without end.
 
 #[test]
