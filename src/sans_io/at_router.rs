@@ -131,8 +131,8 @@ impl Difference {
         let (old, new) = (&has.kv_stats, &newest.kv_stats);
         let drift = old.kv_active_blocks.abs_diff(new.kv_active_blocks);
         let least = settings.significance() * new.kv_total_blocks as f64;
-        significant |= old.kv_total_blocks != new.kv_total_blocks
-            || (drift > 0 && drift as f64 >= least);
+        significant |=
+            old.kv_total_blocks != new.kv_total_blocks || (drift > 0 && drift as f64 >= least);
         if significant {
             Self::Significant
         } else {

@@ -7,7 +7,7 @@ use super::{
     selection::{Candidates, Cost, SelectError, SelectWorker},
     slots::RowSlot,
     table::LoadTable,
-    tournament::Least,
+    tournament::Lowest,
 };
 use crate::{metrics::WorkerRank, snapshot::Ticket};
 
@@ -22,22 +22,6 @@ pub struct Placement {
     pub cost: Cost,
 }
 
-/// The cheapest seen so far, with its total; among equals each is kept with the same probability.
-struct Cheapest<T> {
-    best: Option<T>,
-    total: f64,
-    equals: u32,
-}
-
-/// Where a choice was found.
-#[derive(Debug, Clone, Copy)]
-enum Found {
-    /// Among those that are the lowest of an order.
-    Lowest(Order, Least),
-    /// By its overlap.
-    Overlapping(Chosen),
-}
-
 /// The worker chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Chosen {
@@ -45,28 +29,23 @@ struct Chosen {
     overlap: u32,
 }
 
-impl<T> Cheapest<T> {
-    const NONE: Self = Self {
-        best: None,
-        total: f64::INFINITY,
-        equals: 0,
-    };
+/// A worker that is priced by itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Offer {
+    chosen: Chosen,
+    order: Order,
+    place: u64,
+    total: f64,
+}
 
-    /// Offers `count` candidates of this total.
-    #[inline]
-    fn offer(&mut self, rng: &mut fastrand::Rng, total: f64, count: u32, candidate: T) {
-        if total > self.total {
-            return;
-        }
-        if total < self.total {
-            self.equals = 0;
-        }
-        self.equals += count;
-        if self.equals == count || rng.u32(..self.equals) < count {
-            self.best = Some(candidate);
-            self.total = total;
-        }
-    }
+/// The first workers of an order, which are priced together.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    order: Order,
+    lowest: Lowest,
+    total: f64,
+    /// Places of the order whose workers are equals of the cheapest.
+    near: usize,
 }
 
 impl LoadTable {
@@ -107,7 +86,7 @@ impl LoadTable {
         let missing = request.blocks.saturating_sub(chosen.overlap);
         let booked = self.reservations.booked(chosen.row);
         let cost = Cost {
-            prefill: self.prefill(missing),
+            prefill: self.pricing.prefill(missing),
             ..self.pricing.cost(row.known(), booked)
         };
         self.counts.selected += 1;
@@ -117,12 +96,6 @@ impl LoadTable {
             ticket,
             cost,
         })
-    }
-
-    /// What it costs to prefill so many blocks.
-    #[inline]
-    fn prefill(&self, missing: u32) -> f64 {
-        self.config.overlap_weight() * f64::from(missing)
     }
 
     #[inline]
@@ -172,7 +145,7 @@ impl LoadTable {
         }
         let free = self.cheapest_among(request, candidates, &FREE);
         let index = self.pricing.index();
-        let any_full = || candidates.iter().any(|row| index.cost(*row).is_none());
+        let any_full = || candidates.iter().any(|row| index.place(*row).is_none());
         if free.is_some() || any_full() {
             return free.ok_or(SelectError::AllSaturated);
         }
@@ -180,28 +153,25 @@ impl LoadTable {
         last.ok_or(SelectError::AllSaturated)
     }
 
-    /// The cheapest of the candidates that are in one of these orders.
+    /// One of the cheapest of the candidates that are in one of these orders.
     fn cheapest_among(
         &mut self,
         request: &SelectWorker,
         candidates: &[RowSlot],
         orders: &[Order],
     ) -> Option<Chosen> {
-        let mut cheapest = Cheapest::NONE;
+        let mut offers = std::mem::take(&mut self.offers);
+        let mut lowest = f64::INFINITY;
         for row in candidates {
-            let Some((order, cost)) = self.pricing.index().cost(*row) else {
-                continue;
-            };
-            if !orders.contains(&order) {
-                continue;
-            }
             let overlap = request.overlap_of(self.roster.worker(*row));
-            let missing = request.blocks.saturating_sub(overlap);
-            let total = self.prefill(missing) + (self.pricing.charge(order) + cost);
-            let chosen = Chosen { row: *row, overlap };
-            cheapest.offer(&mut self.rng, total, 1, chosen);
+            let offer = self.offer(request, *row, overlap);
+            let offer = offer.filter(|offer| orders.contains(&offer.order));
+            lowest = keep(&mut offers, offer, lowest);
         }
-        cheapest.best
+        let chosen = self.draw(lowest, &mut [], &offers);
+        offers.clear();
+        self.offers = offers;
+        chosen.map(|(chosen, _)| chosen)
     }
 
     /// Whoever was full when it was known last is chosen if nobody else may be, and not while somebody merely is full.
@@ -217,65 +187,118 @@ impl LoadTable {
         cheapest.ok_or(SelectError::AllSaturated)
     }
 
-    /// Prices those with overlap one by one; the rest come from the index, cheapest first.
+    /// Prices those with overlap one by one; the rest come from the index, the lowest of each order together.
     #[inline]
     fn cheapest_in(&mut self, request: &SelectWorker, orders: &[Order]) -> Option<Chosen> {
-        let mut cheapest = Cheapest::NONE;
-        let prefill = self.prefill(request.blocks);
-        let index = self.pricing.index();
-        for order in orders {
-            if let Some(least) = index.least(*order) {
-                let total = prefill + (self.pricing.charge(*order) + least.cost);
-                let found = Found::Lowest(*order, least);
-                cheapest.offer(&mut self.rng, total, least.equals, found);
-            }
+        let (index, ties) = (self.pricing.index(), self.pricing.ties());
+        let prefill = self.pricing.prefill(request.blocks);
+        let mut lowest = f64::INFINITY;
+        let mut groups = [None; FREE.len()];
+        for (group, order) in groups.iter_mut().zip(orders) {
+            *group = index.lowest(*order).map(|of_order| {
+                let load = self.pricing.charge(*order) + ties.cost(of_order.place);
+                let total = prefill + load;
+                lowest = lowest.min(total);
+                Group {
+                    order: *order,
+                    lowest: of_order,
+                    total,
+                    near: 0,
+                }
+            });
         }
-        let without_overlap = cheapest.total;
-        let mut named = false;
+        if request.overlaps().is_empty() {
+            let chosen = self.draw(lowest, &mut groups, &[])?;
+            return Some(chosen.0);
+        }
+        let mut offers = std::mem::take(&mut self.offers);
         for (worker, overlap) in request.overlaps() {
-            let Some(row) = self.roster.row(*worker) else {
-                continue;
-            };
-            let Some((order, cost)) = index.cost(row) else {
-                continue;
-            };
-            let load = self.pricing.charge(order) + cost;
-            let missing = request.blocks.saturating_sub(*overlap);
-            let total = self.prefill(missing) + load;
-            if total > cheapest.total || !orders.contains(&order) {
-                continue;
-            }
-            // Among the lowest already without its overlap, it has been offered already.
-            let offered = total == without_overlap
-                && total == prefill + load
-                && index.least(order).is_some_and(|least| least.cost == cost);
-            named |= offered;
-            if !offered {
-                let overlap = *overlap;
-                let found = Found::Overlapping(Chosen { row, overlap });
-                cheapest.offer(&mut self.rng, total, 1, found);
+            if let Some(row) = self.roster.row(*worker) {
+                let offer = self.offer(request, row, *overlap);
+                let offer = offer.filter(|offer| orders.contains(&offer.order));
+                lowest = keep(&mut offers, offer, lowest);
             }
         }
-        match cheapest.best? {
-            Found::Overlapping(chosen) => Some(chosen),
-            Found::Lowest(order, least) => {
-                let n = match least.equals {
-                    1 => 0,
-                    equals => self.rng.u32(..equals),
-                };
-                let row = index.nth_least(order, least, n)?;
-                // One that is the cheapest in spite of an overlap was named above.
-                let overlap = match named {
-                    true => request.overlap_of(self.roster.worker(row)),
-                    false => 0,
-                };
-                Some(Chosen { row, overlap })
-            }
+        let drawn = self.draw(lowest, &mut groups, &offers);
+        offers.clear();
+        self.offers = offers;
+        let (mut chosen, of_group) = drawn?;
+        if of_group {
+            // It is among the cheapest in spite of its overlap, if it has one.
+            chosen.overlap = request.overlap_of(self.roster.worker(chosen.row));
         }
+        Some(chosen)
+    }
+
+    /// The worker with this overlap, at the lowest cost in its bucket. `None`: it may not be chosen.
+    #[inline]
+    fn offer(&self, request: &SelectWorker, row: RowSlot, overlap: u32) -> Option<Offer> {
+        let (order, place) = self.pricing.index().place(row)?;
+        let load = self.pricing.charge(order) + self.pricing.ties().cost(place);
+        let missing = request.blocks.saturating_sub(overlap);
+        Some(Offer {
+            chosen: Chosen { row, overlap },
+            order,
+            place,
+            total: self.pricing.prefill(missing) + load,
+        })
+    }
+
+    /// Any of those whose total is as good as the lowest, each with the same probability; whether it comes from a group. Who is
+    /// in a group's part of them and offered beside it counts once.
+    #[inline]
+    fn draw(
+        &mut self,
+        lowest: f64,
+        groups: &mut [Option<Group>],
+        offers: &[Offer],
+    ) -> Option<(Chosen, bool)> {
+        let ties = self.pricing.ties();
+        let mut equals = 0;
+        for group in groups.iter_mut().flatten() {
+            group.near = ties.near(group.total - lowest);
+            equals += group.lowest.within(group.near);
+        }
+        let in_group = |offer: &Offer| {
+            let mut groups = groups.iter().flatten();
+            let group = groups.find(|group| group.order == offer.order);
+            group.is_some_and(|group| offer.place - group.lowest.place < group.near as u64)
+        };
+        let is_equal = |offer: &&Offer| ties.near(offer.total - lowest) > 0 && !in_group(offer);
+        let beside = offers.iter().filter(is_equal).count() as u32;
+        let mut n = match equals + beside {
+            0 => return None,
+            1 => 0,
+            several => self.rng.u32(..several),
+        };
+        if n >= equals {
+            let offer = offers.iter().filter(is_equal).nth((n - equals) as usize)?;
+            return Some((offer.chosen, false));
+        }
+        for group in groups.iter().flatten() {
+            let count = group.lowest.within(group.near);
+            if n < count {
+                let index = self.pricing.index();
+                let row = index.nth(group.order, group.lowest.place, group.near, n)?;
+                return Some((Chosen { row, overlap: 0 }, true));
+            }
+            n -= count;
+        }
+        None
     }
 }
 
+/// Keeps what is offered. The lowest total of all.
+#[inline]
+fn keep(offers: &mut Vec<Offer>, offer: Option<Offer>, lowest: f64) -> f64 {
+    let Some(offer) = offer else {
+        return lowest;
+    };
+    offers.push(offer);
+    lowest.min(offer.total)
+}
+
 /// Workers that may be chosen.
-const FREE: [Order; 2] = [Order::Known, Order::Unknown];
+const FREE: [Order; 3] = [Order::Known, Order::NoBacklog, Order::Unknown];
 /// Those that are chosen if nobody else may be.
 const LAST: [Order; 1] = [Order::Last];

@@ -335,6 +335,7 @@ impl LoadTable {
         self.counts.dropped += self.reservations.end_all(index);
         self.deadlines.forget(index);
         self.pricing.remove(index, row.known());
+        self.follow_weights();
         self.kept_out -= row.others.len();
         for claim in row.others.iter().chain([&row.claim]) {
             self.publishers.note_worker_gone(claim.owner.id);

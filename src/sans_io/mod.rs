@@ -10,6 +10,7 @@
 use std::sync;
 
 mod at_router;
+mod averages;
 pub(crate) mod bell;
 pub(crate) mod choice;
 mod claims;
@@ -33,7 +34,9 @@ mod sequences;
 mod slots;
 pub(crate) mod table;
 mod tidy;
+mod ties;
 mod tournament;
+mod weights;
 mod windows;
 
 pub use self::{

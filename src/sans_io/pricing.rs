@@ -1,29 +1,31 @@
 //! What each worker costs, and all of them in the order of that.
 
 use super::{
+    averages::{Averages, Sums},
     index::{CostIndex, Order},
     reservations::Booked,
     selection::Cost,
     slots::{BySlot, RowSlot},
+    ties::Ties,
+    weights::Weights,
 };
 use crate::{config::RouterConfig, metrics::ForwardPassMetrics};
 
 /// Every worker in the order of its cost to a request without overlap.
 ///
-/// Workers whose load is known stand in one order. Those whose load is not stand in another by their reservations alone: the
-/// average they are charged is the same for all of them, so it need not be applied one by one. Those among them that were
-/// full when their load was known last stand in a third.
+/// Workers of which everything is known stand in one order. Others are charged averages for what is not known; these are the
+/// same for all of them, so they need not be applied one by one: those whose backlog alone is not known stand in a second
+/// order without it, and those of which nothing is in a third, by their reservations alone. Those among these that were full
+/// when their load was known last stand in a fourth.
 #[derive(Debug)]
 pub(super) struct Pricing {
-    booked_weight: f64,
-    waiting_weight: f64,
+    weights: Weights,
+    ties: Ties,
     saturation: Option<f64>,
     index: CostIndex,
     states: BySlot<RowSlot, State>,
-    /// Sums over the known workers, exact: no drift, whatever comes and goes.
-    active_sum: u128,
-    waiting_sum: u128,
-    known_count: u64,
+    /// Over the known workers.
+    sums: Sums,
     full_count: u64,
 }
 
@@ -63,25 +65,22 @@ pub(super) enum Standing {
 impl Pricing {
     pub(super) fn new(config: &RouterConfig) -> Self {
         Self {
-            booked_weight: config.booked_weight(),
-            waiting_weight: config.waiting_weight(),
+            weights: Weights::new(config),
+            ties: Ties::new(config.tie_width()),
             saturation: config.saturation(),
             index: CostIndex::default(),
             states: BySlot::new(State::default()),
-            active_sum: 0,
-            waiting_sum: 0,
-            known_count: 0,
+            sums: Sums::default(),
             full_count: 0,
         }
     }
 
     /// Takes the worker out of the sums, with what is known of it still, before that changes.
     pub(super) fn forget(&mut self, index: RowSlot, known: Known<'_>) {
-        if std::mem::replace(&mut self.states[index].counted, false) {
-            let (active, waiting) = known.load().map_or((0, 0), load);
-            self.active_sum -= u128::from(active);
-            self.waiting_sum -= u128::from(waiting);
-            self.known_count -= 1;
+        if let Some(load) = known.load()
+            && std::mem::replace(&mut self.states[index].counted, false)
+        {
+            self.sums.take(&self.weights, load);
         }
     }
 
@@ -91,18 +90,18 @@ impl Pricing {
         let (standing, order, cost) = match known {
             Known::Load(load) => {
                 self.count(index, load);
-                let cost = self.known_cost(load, booked).load();
+                let cost = self.weights.cost(load, booked).load();
                 match self.is_full(load, booked) {
                     true => (Standing::Full, None, cost),
-                    false => (Standing::Free, Some(Order::Known), cost),
+                    false => (Standing::Free, Some(order_of(load)), cost),
                 }
             }
             Known::Nothing => {
-                let cost = self.booked_cost(booked);
+                let cost = self.weights.booked(booked).load();
                 (Standing::Free, Some(Order::Unknown), cost)
             }
             Known::WasFull => {
-                let cost = self.booked_cost(booked);
+                let cost = self.weights.booked(booked).load();
                 (Standing::Last, Some(Order::Last), cost)
             }
         };
@@ -110,7 +109,7 @@ impl Pricing {
             self.stand(index, standing);
         }
         match order {
-            Some(order) => self.index.insert(index, order, cost),
+            Some(order) => self.index.insert(index, order, self.ties.place(cost)),
             None => self.index.remove(index),
         }
     }
@@ -120,11 +119,8 @@ impl Pricing {
     fn count(&mut self, index: RowSlot, known: &ForwardPassMetrics) {
         let state = &mut self.states[index];
         if !state.counted {
-            let (active, waiting) = load(known);
             state.counted = true;
-            self.active_sum += u128::from(active);
-            self.waiting_sum += u128::from(waiting);
-            self.known_count += 1;
+            self.sums.add(&self.weights, known);
         }
     }
 
@@ -181,61 +177,70 @@ impl Pricing {
         &self.index
     }
 
+    /// Which costs are equals.
+    #[inline]
+    pub(super) fn ties(&self) -> Ties {
+        self.ties
+    }
+
+    /// Whether some workers report their backlog where none did, or none where some did: then a booked block weighs another
+    /// on the others, and all of them must be placed anew. It is so once.
+    #[inline]
+    pub(super) fn take_reweighed(&mut self) -> bool {
+        self.weights.reweigh(self.sums.any_backlog())
+    }
+
+    /// What it costs to compute so many blocks.
+    #[inline]
+    pub(super) fn prefill(&self, missing: u32) -> f64 {
+        self.weights.prefill(missing)
+    }
+
     /// What every worker of the order costs a request, but for its prefill and its cost in the order.
     #[inline]
     pub(super) fn charge(&self, order: Order) -> f64 {
         match order {
             Order::Known => 0.0,
+            Order::NoBacklog if !self.sums.any_backlog() => 0.0,
+            Order::NoBacklog => self.averages().backlog_of_others,
             Order::Unknown | Order::Last => {
-                let (active, waiting) = self.average();
-                active + self.waiting_weight * waiting
+                let averages = self.averages();
+                averages.backlog + averages.waiting + averages.active
             }
         }
     }
 
     /// What a worker of which this is known costs a request, but for its prefill.
-    #[inline]
     pub(super) fn cost(&self, known: Known<'_>, booked: &Booked) -> Cost {
-        if let Some(load) = known.load() {
-            return self.known_cost(load, booked);
+        let Some(load) = known.load() else {
+            let averages = self.averages();
+            let mut cost = self.weights.booked(booked);
+            cost.backlog = averages.backlog;
+            cost.waiting += averages.waiting;
+            cost.active = averages.active;
+            cost.estimated = true;
+            return cost;
+        };
+        let mut cost = self.weights.cost(load, booked);
+        if order_of(load) == Order::NoBacklog {
+            cost.backlog = self.charge(Order::NoBacklog);
         }
-        let (active, waiting) = self.average();
-        Cost {
-            prefill: 0.0,
-            active,
-            booked: self.booked_cost(booked),
-            waiting: self.waiting_weight * waiting,
-            estimated: true,
-        }
+        cost
     }
 
-    #[inline]
-    fn known_cost(&self, known: &ForwardPassMetrics, booked: &Booked) -> Cost {
-        let (active, waiting) = load(known);
-        Cost {
-            prefill: 0.0,
-            active: active as f64,
-            booked: self.booked_cost(booked),
-            waiting: self.waiting_weight * waiting as f64,
-            estimated: false,
-        }
-    }
-
-    #[inline]
-    fn booked_cost(&self, booked: &Booked) -> f64 {
-        let requests = booked.requests() as f64;
-        self.booked_weight * booked.blocks() as f64 + self.waiting_weight * requests
-    }
-
-    /// Average blocks in use and requests waiting of the known workers; nothing if none is known. Called: in line, its
-    /// conversions would be done where they are not needed too.
+    /// Called: in line, its conversions would be done where they are not needed too.
     #[inline(never)]
-    fn average(&self) -> (f64, f64) {
-        let count = self.known_count.max(1) as f64;
-        (
-            self.active_sum as f64 / count,
-            self.waiting_sum as f64 / count,
-        )
+    fn averages(&self) -> Averages {
+        self.sums.averages(&self.weights)
+    }
+}
+
+/// In which order a worker stands that says this.
+#[inline]
+fn order_of(load: &ForwardPassMetrics) -> Order {
+    match load.worker_stats.num_prefill_blocks {
+        Some(_) => Order::Known,
+        None => Order::NoBacklog,
     }
 }
 
@@ -245,11 +250,4 @@ struct State {
     /// Its load went into the sums over the known workers.
     counted: bool,
     standing: Standing,
-}
-
-/// Blocks in use and requests waiting.
-#[inline]
-fn load(metrics: &ForwardPassMetrics) -> (u64, u64) {
-    let waiting = metrics.worker_stats.num_requests_waiting;
-    (metrics.kv_stats.kv_active_blocks, waiting)
 }

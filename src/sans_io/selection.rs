@@ -110,24 +110,42 @@ pub enum Candidates {
     Among(Arc<[WorkerRank]>),
 }
 
-/// What a worker costs a request, in blocks: the parts and their sum. Lower wins.
+/// What a worker costs a request: the parts and their sum. Lower wins, and costs within
+/// [`tie_width`](crate::RouterConfigBuilder::tie_width) of the lowest are equal.
 ///
 /// ```text
-/// total = overlap_weight × max(0, request_blocks − overlap)         prefill
-///       + kv_active_blocks                                          active
-///       + booked_weight × booked_blocks
-///       + waiting_weight × booked_requests                          booked
-///       + waiting_weight × num_requests_waiting                     waiting
+/// total = overlap_weight  × max(0, request_blocks − overlap)                                   prefill
+///       + prefill_weight  × (max(num_prefill_blocks, blocks_before) + blocks_since)            backlog
+///       + waiting_weight  × (max(num_requests_waiting, requests_before) + requests_since)      waiting
+///       + capacity_weight × kv_active_blocks / kv_total_blocks                                 active
 /// ```
 ///
-/// The first two parts are the cost of NVIDIA Dynamo's KV router (October 2025); the others count what it does not see:
-/// requests on their way, and requests that own no blocks yet.
+/// The unit is what a block of 64 tokens in use costs on a worker of 16,384: a part in blocks counts by
+/// [`block_tokens`](crate::RouterConfigBuilder::block_tokens) / 64. `before` and `since` are what this router has booked there
+/// before and after the worker's last report. A report may have seen the former or not, so the greater of what it says and
+/// of that counts; the latter it cannot have seen. The share in use is 1 at most; with `kv_total_blocks` 0 it is that of 16,384
+/// blocks of 64 tokens.
+///
+/// A worker that reports no `num_prefill_blocks` costs for backlog and waiting
+///
+/// ```text
+///   0.3 × prefill_weight × average num_prefill_blocks of those that report it                  backlog
+/// + booked_weight × (blocks_before + blocks_since)                                             booked
+/// + waiting_weight × (num_requests_waiting + requests_before + requests_since)                 waiting
+/// ```
+///
+/// with `prefill_weight` in place of `booked_weight` where others do report it.
+///
+/// The first and last part are the cost of NVIDIA Dynamo's KV router (October 2025), its active blocks taken as a share; the
+/// others count what it does not see: prompts before the request's own, requests on their way, and requests that own no
+/// blocks yet. The weights are those with the shortest times on the traces of `crates/replay`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     pub(crate) prefill: f64,
-    pub(crate) active: f64,
+    pub(crate) backlog: f64,
     pub(crate) booked: f64,
     pub(crate) waiting: f64,
+    pub(crate) active: f64,
     pub(crate) estimated: bool,
 }
 
@@ -138,27 +156,33 @@ impl Cost {
         self.prefill + self.load()
     }
 
-    /// Blocks to prefill, weighted.
+    /// The request's own blocks to be computed, weighted.
     pub fn prefill(&self) -> f64 {
         self.prefill
     }
 
-    /// Blocks in use.
-    pub fn active(&self) -> f64 {
-        self.active
+    /// Blocks that the worker has to compute before, reported or booked, weighted; of a worker that does not report them,
+    /// what it is charged for that.
+    pub fn backlog(&self) -> f64 {
+        self.backlog
     }
 
-    /// Blocks and requests that this router has placed there and no report has shown yet, weighted.
+    /// Blocks that this router has booked on a worker that does not report its backlog, weighted.
     pub fn booked(&self) -> f64 {
         self.booked
     }
 
-    /// Requests that wait, weighted.
+    /// Requests that wait or are booked, weighted.
     pub fn waiting(&self) -> f64 {
         self.waiting
     }
 
-    /// Whether `active` and `waiting` are the average of the workers that are known, because this one is not.
+    /// Share of the capacity in use, weighted.
+    pub fn active(&self) -> f64 {
+        self.active
+    }
+
+    /// Whether all but `prefill` and what is booked is the average of the workers that are known, because this one is not.
     pub fn is_estimated(&self) -> bool {
         self.estimated
     }
@@ -166,7 +190,7 @@ impl Cost {
     /// What does not depend on the request.
     #[inline]
     pub(crate) fn load(&self) -> f64 {
-        self.active + self.waiting + self.booked
+        self.backlog + self.booked + self.waiting + self.active
     }
 }
 
@@ -174,12 +198,13 @@ impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:.1} = {:.1} prefill + {:.1} active + {:.1} booked + {:.1} waiting",
+            "{:.1} = {:.1} prefill + {:.1} backlog + {:.1} booked + {:.1} waiting + {:.1} active",
             self.total(),
             self.prefill,
-            self.active,
+            self.backlog,
             self.booked,
-            self.waiting
+            self.waiting,
+            self.active
         )?;
         if self.estimated {
             f.write_str(" (estimated)")?;

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use super::{
+    choice::Offer,
     counts::TableCounts,
     deadlines::Deadlines,
     pricing::{Pricing, Standing},
@@ -36,6 +37,8 @@ pub struct LoadTable {
     pub(super) roster: Roster,
     pub(super) reservations: Reservations,
     pub(super) pricing: Pricing,
+    /// Empty but for its room, which choices use again and again.
+    pub(super) offers: Vec<Offer>,
     pub(super) counts: TableCounts,
     pub(super) publishers: Publishers,
     /// When workers turn stale, or are taken from an owner who is silent.
@@ -86,6 +89,7 @@ impl LoadTable {
             roster: Roster::default(),
             reservations: Reservations::new(stamp::router()),
             pricing: Pricing::new(&config),
+            offers: Vec::new(),
             counts: TableCounts::default(),
             publishers: Publishers::new(config.stale_after(), config.max_publishers()),
             deadlines: Deadlines::default(),
@@ -347,6 +351,18 @@ impl LoadTable {
         }
     }
 
+    /// Places every worker anew if a booked block has come to weigh another: once when the first worker reports its backlog,
+    /// and once when none does any more.
+    #[inline]
+    pub(super) fn follow_weights(&mut self) {
+        if self.pricing.take_reweighed() {
+            for (index, row) in self.rows.iter() {
+                let booked = self.reservations.booked(index);
+                self.pricing.place(index, row.known(), booked);
+            }
+        }
+    }
+
     /// Puts the worker in `index` where its load belongs.
     pub(super) fn reprice(&mut self, index: RowSlot) {
         let booked = self.reservations.booked(index);
@@ -358,6 +374,10 @@ impl LoadTable {
             row.stale = None;
         }
         self.pricing.place(index, row.known(), booked);
+        self.follow_weights();
+        let Some(row) = self.rows.get(index) else {
+            return;
+        };
         let silent_since = row.silent_since().filter(|_| row.stale.is_none());
         let since = match (silent_since, row.challenged_since()) {
             (Some(one), Some(other)) => Some(one.min(other)),

@@ -1,256 +1,235 @@
-//! The least of many costs, and any of those that are as low.
+//! The lowest of many places, and any of those near it.
 
 use super::slots::room_for;
 
-/// A cost for each position, and soon: the least, how many positions have it, and the n-th of them.
+/// A place for each position, and soon: the lowest, how many positions have it or one of the [`NEAR`] places from there on,
+/// and the n-th of them.
 ///
-/// It is played in rounds. The winner of each block of eight, with those that share its place, stands in the next round,
-/// until a round is of one block: that one is played when the least is asked for. So eight costs are merely scanned, and
-/// many take one more short scan for each round. Costs are finite and not negative, so their bits order like their values,
-/// and bits are compared faster.
+/// It is played in rounds. The lowest places of each block of eight stand in the next round, until a round is of one block:
+/// that one is played when the lowest are asked for. So eight places are merely scanned, and many take one more short scan
+/// for each round.
 #[derive(Debug, Default)]
 pub(super) struct Tournament {
     /// By position, filled up to whole blocks with those that never win.
-    costs: Vec<u64>,
-    /// The winners of the blocks of `costs`, the winners of the blocks of those, and so on; filled up likewise.
-    rounds: Vec<Vec<Winners>>,
+    places: Vec<u64>,
+    /// The lowest of the blocks of `places`, the lowest of the blocks of those, and so on; filled up likewise.
+    rounds: Vec<Vec<Lowest>>,
 }
 
-/// The winners of a block.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Winners {
-    cost: u64,
-    /// How many positions have it.
-    equals: u32,
-    /// In which places of the block they are.
-    places: u8,
-}
-
-/// The least cost, and how many have it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Least {
-    pub(super) cost: f64,
-    pub(super) equals: u32,
-    /// In which places of the last round.
-    places: u8,
-}
-
-/// The cost of an entry of a round, and how many positions have it.
+/// The lowest place of some positions, and how many are near it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
-    cost: u64,
-    equals: u32,
+pub(super) struct Lowest {
+    pub(super) place: u64,
+    /// How many have this place, how many have this or the next, and so on.
+    up_to: [u32; NEAR],
 }
 
-impl Entry {
-    #[inline]
-    fn of_position(cost: u64) -> Self {
-        Self {
-            cost,
-            equals: u32::from(cost != NEVER),
-        }
-    }
-}
+/// How many places from the lowest on are looked at.
+pub(super) const NEAR: usize = 5;
 
-impl Winners {
+impl Lowest {
     const NOBODY: Self = Self {
-        cost: NEVER,
-        equals: 0,
-        places: 0,
+        place: NEVER,
+        up_to: [0; NEAR],
     };
 
-    /// Takes note that the block has one of another cost now, which has so many equals. Whether that tells the winners.
+    /// How many are in the first so many places, from the lowest on.
     #[inline]
-    fn change(&mut self, place: usize, was: Entry, is: Entry) -> bool {
-        let bit = 1 << place;
-        if was.cost == self.cost {
-            self.equals -= was.equals;
-            self.places &= !bit;
+    pub(super) fn within(&self, places: usize) -> u32 {
+        places.checked_sub(1).map_or(0, |last| self.up_to[last])
+    }
+
+    /// How many of these are in so many places from `first` on, which is not above the lowest of these.
+    #[inline]
+    fn within_from(&self, first: u64, places: usize) -> u32 {
+        let skipped = self.place - first;
+        if skipped < places as u64 {
+            self.up_to[places - 1 - skipped as usize]
+        } else {
+            0
         }
-        if is.cost < self.cost {
-            (self.cost, self.equals, self.places) = (is.cost, is.equals, bit);
-        } else if is.cost == self.cost && is.cost != NEVER {
-            self.equals += is.equals;
-            self.places |= bit;
+    }
+
+    /// A position has another place than before. Whether somebody is left in the lowest; else it must be found anew.
+    #[inline]
+    fn change(&mut self, was: u64, is: u64) -> bool {
+        if was != NEVER {
+            self.count(was, |up_to| *up_to -= 1);
         }
-        self.places != 0
+        if is < self.place {
+            let by = self.place - is;
+            for at in (0..NEAR).rev() {
+                let before = (at as u64).checked_sub(by);
+                self.up_to[at] = before.map_or(0, |before| self.up_to[before as usize]);
+            }
+            self.place = is;
+        }
+        if is != NEVER {
+            self.count(is, |up_to| *up_to += 1);
+        }
+        self.up_to[0] > 0
     }
 
     #[inline]
-    fn entry(self) -> Entry {
-        Entry {
-            cost: self.cost,
-            equals: self.equals,
+    fn count(&mut self, place: u64, count: impl Fn(&mut u32)) {
+        let from = place - self.place;
+        for (at, up_to) in self.up_to.iter_mut().enumerate() {
+            if at as u64 >= from {
+                count(up_to);
+            }
         }
+    }
+
+    /// Whether the place is not among those that are counted, and does not come to be.
+    #[inline]
+    fn is_below(&self, place: u64) -> bool {
+        place.saturating_sub(self.place) >= NEAR as u64
     }
 }
 
 impl Tournament {
-    /// The least of all; `None`: there is none.
+    /// The lowest of all; `None`: there is none.
     #[inline]
-    pub(super) fn least(&self) -> Option<Least> {
-        let winners = if self.costs.is_empty() {
+    pub(super) fn lowest(&self) -> Option<Lowest> {
+        if self.places.is_empty() {
             return None;
-        } else {
-            self.play(self.rounds.len(), 0)
-        };
-        (winners.equals > 0).then(|| Least {
-            cost: f64::from_bits(winners.cost),
-            equals: winners.equals,
-            places: winners.places,
-        })
+        }
+        let lowest = self.play(self.rounds.len(), 0);
+        (lowest.place != NEVER).then_some(lowest)
     }
 
-    /// The cost at a position; `None`: it has none.
+    /// The place of a position; `None`: it has none.
     #[inline]
-    pub(super) fn cost(&self, position: usize) -> Option<f64> {
-        let cost = self.costs.get(position).copied()?;
-        (cost != NEVER).then(|| f64::from_bits(cost))
+    pub(super) fn place(&self, position: usize) -> Option<u64> {
+        let place = self.places.get(position).copied()?;
+        (place != NEVER).then_some(place)
     }
 
-    /// The `n`-th position, from 0, of those that have the least cost.
+    /// The `n`-th position, from 0, of those in so many places from the lowest one on, which is `first`; `n` is less than how
+    /// many there are.
     #[inline]
-    pub(super) fn nth(&self, least: Least, mut n: u32) -> usize {
-        let (mut first, mut places) = (0, least.places);
+    pub(super) fn nth(&self, first: u64, places: usize, mut n: u32) -> usize {
         let mut round = self.rounds.len();
+        let mut block = 0;
         loop {
-            let mut at = first + places.trailing_zeros() as usize;
-            while places & places.wrapping_sub(1) != 0 {
-                // More than one place is left.
-                let equals = match round.checked_sub(1) {
-                    Some(before) => self.rounds[before][at].equals,
-                    None => 1,
-                };
-                if n < equals {
+            let mut at = block * BLOCK;
+            let last = at + BLOCK - 1;
+            let Some(before) = round.checked_sub(1) else {
+                while at < last {
+                    let near = self.places[at] - first < places as u64;
+                    if near && n == 0 {
+                        break;
+                    }
+                    n -= u32::from(near);
+                    at += 1;
+                }
+                return at;
+            };
+            while at < last {
+                let count = self.rounds[before][at].within_from(first, places);
+                if n < count {
                     break;
                 }
-                n -= equals;
-                places &= places - 1;
-                at = first + places.trailing_zeros() as usize;
+                n -= count;
+                at += 1;
             }
-            if round == 0 {
-                return at;
-            }
-            round -= 1;
-            (first, places) = (at * BLOCK, self.rounds[round][at].places);
+            (round, block) = (before, at);
         }
     }
 
-    /// Sets the cost at a position.
+    /// Gives a position this place.
     #[inline]
-    pub(super) fn set(&mut self, position: usize, cost: f64) {
-        debug_assert!(cost.is_finite() && cost >= 0.0);
-        while self.costs.len() <= position {
+    pub(super) fn set(&mut self, position: usize, place: u64) {
+        while self.places.len() <= position {
             self.add_block();
         }
-        // Adding zero makes a negative zero positive.
-        self.change(position, (cost + 0.0).to_bits());
+        self.change(position, place);
     }
 
     /// Takes out what is at a position.
     pub(super) fn remove(&mut self, position: usize) {
-        if position < self.costs.len() {
+        if position < self.places.len() {
             self.change(position, NEVER);
         }
     }
 
     #[inline]
-    fn change(&mut self, position: usize, cost: u64) {
-        let before = std::mem::replace(&mut self.costs[position], cost);
-        let (mut was, mut is) = (Entry::of_position(before), Entry::of_position(cost));
+    fn change(&mut self, position: usize, is: u64) {
+        let was = std::mem::replace(&mut self.places[position], is);
+        if was == is {
+            return;
+        }
         let mut at = position;
         for round in 0..self.rounds.len() {
-            if was == is {
+            at /= BLOCK;
+            let lowest = &mut self.rounds[round][at];
+            if lowest.is_below(was) && lowest.is_below(is) {
+                // Then it is below what the later rounds count, too.
                 return;
             }
-            let winners = &mut self.rounds[round][at / BLOCK];
-            let former = winners.entry();
-            if !winners.change(at % BLOCK, was, is) {
-                let anew = self.play(round, at / BLOCK);
-                self.rounds[round][at / BLOCK] = anew;
+            if !lowest.change(was, is) {
+                let anew = self.play(round, at);
+                self.rounds[round][at] = anew;
             }
-            at /= BLOCK;
-            (was, is) = (former, self.rounds[round][at].entry());
         }
     }
 
-    /// There are no costs from this position on; gives their memory back.
+    /// There are no positions from this one on; gives their memory back.
     pub(super) fn shrink(&mut self, positions: usize) {
-        let kept = positions.min(self.costs.len());
-        let costs: Vec<_> = self.costs.drain(..kept).collect();
+        let kept = positions.min(self.places.len());
+        let places: Vec<_> = self.places.drain(..kept).collect();
         *self = Self::default();
-        for (position, cost) in costs.into_iter().enumerate() {
-            if cost != NEVER {
-                self.set(position, f64::from_bits(cost));
+        for (position, place) in places.into_iter().enumerate() {
+            if place != NEVER {
+                self.set(position, place);
             }
         }
     }
 
-    /// The winners of a block of what the round is played among.
+    /// The lowest of a block of what the round is played among.
     #[inline]
-    fn play(&self, round: usize, block: usize) -> Winners {
+    fn play(&self, round: usize, block: usize) -> Lowest {
         let first = block * BLOCK;
-        match round.checked_sub(1) {
-            None => {
-                let costs = self.costs[first..].first_chunk().unwrap_or(&NOBODY);
-                let (cost, places) = lowest(costs);
-                Winners {
-                    cost,
-                    equals: places.count_ones(),
-                    places,
-                }
+        let mut lowest = Lowest::NOBODY;
+        let Some(before) = round.checked_sub(1) else {
+            let places: &[u64; BLOCK] = self.places[first..].first_chunk().unwrap_or(&NOBODY);
+            lowest.place = places.iter().copied().fold(NEVER, u64::min);
+            for place in places.iter().filter(|place| **place != NEVER) {
+                lowest.count(*place, |up_to| *up_to += 1);
             }
-            Some(before) => {
-                let block = &self.rounds[before][first..first + BLOCK];
-                let mut costs = NOBODY;
-                for (cost, winners) in costs.iter_mut().zip(block) {
-                    *cost = winners.cost;
-                }
-                let (cost, places) = lowest(&costs);
-                let have = block.iter().filter(|winners| winners.cost == cost);
-                Winners {
-                    cost,
-                    equals: have.map(|winners| winners.equals).sum(),
-                    places,
+            return lowest;
+        };
+        let block = &self.rounds[before][first..first + BLOCK];
+        lowest.place = block.iter().map(|of| of.place).fold(NEVER, u64::min);
+        for of in block {
+            if !lowest.is_below(of.place) {
+                for at in 0..NEAR {
+                    lowest.up_to[at] += of.within_from(lowest.place, at + 1);
                 }
             }
         }
+        lowest
     }
 
     #[cold]
     fn add_block(&mut self) {
-        fill(&mut self.costs, NEVER);
-        let mut block = self.costs.len() / BLOCK - 1;
+        fill(&mut self.places, NEVER);
+        let mut block = self.places.len() / BLOCK - 1;
         let mut round = 0;
         while block > 0 {
             if round == self.rounds.len() {
                 let first = self.play(round, 0);
                 self.rounds.push(Vec::new());
-                fill(&mut self.rounds[round], Winners::NOBODY);
+                fill(&mut self.rounds[round], Lowest::NOBODY);
                 self.rounds[round][0] = first;
             }
             if self.rounds[round].len() == block {
-                fill(&mut self.rounds[round], Winners::NOBODY);
+                fill(&mut self.rounds[round], Lowest::NOBODY);
             }
             block /= BLOCK;
             round += 1;
         }
     }
-}
-
-/// The least of a block, and who has it. Compared by fours, which depend on each other only at the end.
-#[inline]
-fn lowest(costs: &[u64; BLOCK]) -> (u64, u8) {
-    let mut lanes = [NEVER; 4];
-    for (at, cost) in costs.iter().enumerate() {
-        lanes[at % 4] = lanes[at % 4].min(*cost);
-    }
-    let cost = lanes[0].min(lanes[1]).min(lanes[2].min(lanes[3]));
-    let have = costs.iter().enumerate();
-    let places = have.fold(0, |places, (at, other)| {
-        places | u8::from(*other == cost) << at
-    });
-    (cost, if cost == NEVER { 0 } else { places })
 }
 
 /// Adds a block of these.
@@ -260,9 +239,9 @@ fn fill<T: Copy>(values: &mut Vec<T>, value: T) {
     values.resize(len, value);
 }
 
-/// What never wins: no cost has these bits.
+/// What never wins: no place is this.
 const NEVER: u64 = u64::MAX;
-/// One line of a cache; ten thousand costs take five rounds of so many.
+/// One line of a cache; ten thousand places take five rounds of so many.
 const BLOCK: usize = 8;
 const NOBODY: [u64; BLOCK] = [NEVER; BLOCK];
 
@@ -271,45 +250,48 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn compare(tournament: &Tournament, costs: &[Option<f64>]) {
-        let least = costs.iter().flatten().copied().min_by(f64::total_cmp);
-        let have = (0..costs.len()).filter(|at| least.is_some() && costs[*at] == least);
-        let have: Vec<_> = have.collect();
-        let equals = have.len() as u32;
-        let is = tournament.least();
-        assert_eq!(
-            is.map(|is| (is.cost, is.equals)),
-            least.map(|cost| (cost, equals))
-        );
-        let nth = |n| tournament.nth(is.unwrap(), n);
-        assert_eq!((0..equals).map(nth).collect::<Vec<_>>(), have);
+    fn compare(tournament: &Tournament, places: &[Option<u64>]) {
+        let first = places.iter().flatten().copied().min();
+        let is = tournament.lowest();
+        assert_eq!(is.map(|is| is.place), first);
+        let (Some(first), Some(is)) = (first, is) else {
+            return;
+        };
+        for near in 0..=NEAR {
+            let have = (0..places.len())
+                .filter(|at| places[*at].is_some_and(|place| place - first < near as u64));
+            let have: Vec<_> = have.collect();
+            assert_eq!(is.within(near), have.len() as u32);
+            let nth = |n| tournament.nth(first, near, n);
+            assert_eq!((0..is.within(near)).map(nth).collect::<Vec<_>>(), have);
+        }
     }
 
     #[test]
-    fn the_least_is_found_through_all_changes_at_any_size() {
+    fn the_lowest_are_found_through_all_changes_at_any_size() {
         for size in [1, 2, 7, 8, 9, 63, 64, 65, 512, 513, 5_000] {
             let mut rng = fastrand::Rng::with_seed(size as u64);
             let mut tournament = Tournament::default();
             compare(&tournament, &[]);
-            let mut costs = vec![None; size];
+            let mut places = vec![None; size];
             for step in 0..4_000 {
                 let position = rng.usize(..size);
-                // Few costs make many ties.
-                let cost = f64::from(rng.u32(..if step < 2_000 { 3 } else { 100_000 }));
-                costs[position] = (rng.u32(..8) > 0).then_some(cost);
-                match costs[position] {
-                    Some(cost) => tournament.set(position, cost),
+                // Few places make many equals; far apart they make many that are the lowest alone.
+                let place = rng.u64(..[3, 12, 100_000, u64::MAX][step / 1_000]);
+                places[position] = (rng.u32(..8) > 0).then_some(place);
+                match places[position] {
+                    Some(place) => tournament.set(position, place),
                     None => tournament.remove(position),
                 }
-                assert_eq!(tournament.cost(position), costs[position]);
-                if step % 8 == 0 || size < 100 {
-                    compare(&tournament, &costs);
+                assert_eq!(tournament.place(position), places[position]);
+                if step % 8 == 0 && size < 1_000 || size < 70 || step % 200 == 0 {
+                    compare(&tournament, &places);
                 }
             }
             for kept in [size / 2, 8, 0] {
-                costs.truncate(kept);
+                places.truncate(kept);
                 tournament.shrink(kept);
-                compare(&tournament, &costs);
+                compare(&tournament, &places);
             }
         }
     }

@@ -152,17 +152,20 @@ fn settings_have_the_promised_shapes() -> Result<(), ConfigError> {
     );
     let router: RouterConfig = RouterConfig::builder()
         .seed(7_u64)
-        .overlap_weight(20.0)
+        .overlap_weight(40.0)
+        .prefill_weight(20.0)
         .booked_weight(10.0)
         .waiting_weight(250.0)
+        .capacity_weight(16_384.0)
+        .block_tokens(64)
+        .tie_width(200.0)
         .saturation(0.9)
         .settle(ms(50))
         .reservation_ttl(SECOND * 30)
         .stale_after(SECOND * 5)
         .build()?;
     let defaults = RouterConfig::builder().seed(7).saturation(0.9).build()?;
-    let weights = |c: &RouterConfig| (c.overlap_weight(), c.booked_weight(), c.waiting_weight());
-    assert_eq!(weights(&router), weights(&defaults));
+    assert_eq!(router, defaults);
     assert_eq!(
         (
             router.settle(),
@@ -386,7 +389,7 @@ async fn smoke_select_worker() {
     let selection = router.send(request).await.unwrap().unwrap();
     assert_eq!(selection.worker(), WorkerRank::from(1));
     let cost: &Cost = selection.cost();
-    assert_eq!(cost.total(), 20.0 * 16.0 + 10.0);
+    assert_eq!(cost.total(), 40.0 * 16.0 + 10.0);
     let ticket: Ticket = selection.ticket();
     assert_eq!(selection.into_ticket(), ticket);
 }

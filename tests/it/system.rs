@@ -81,7 +81,7 @@ fn the_program_of_the_readme_works() {
             .await
             .unwrap();
         assert_eq!(choice.worker(), WorkerRank::from(7));
-        assert_eq!(choice.cost().total(), 20.0 * 16.0 + 412.0 + 250.0 * 3.0);
+        assert_eq!(choice.cost().total(), 40.0 * 16.0 + 412.0 + 250.0 * 3.0);
         reporter.admitted(choice.ticket()).unwrap();
         drop(choice);
         let report = kv.shutdown(Duration::from_secs(1)).await;

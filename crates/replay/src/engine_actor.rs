@@ -154,10 +154,15 @@ pub(crate) fn metrics(load: Load) -> ForwardPassMetrics {
         waiting,
         running,
         prefix_hit_rate,
-        prefill_blocks: _,
+        prefill_blocks,
     } = load;
-    ForwardPassMetrics::new(active_blocks.into(), total_blocks.into(), waiting as u64)
-        .with_request_active_slots(running as u64)
-        .with_gpu_cache_usage_perc(active_blocks as f32 / total_blocks as f32)
-        .with_gpu_prefix_cache_hit_rate(prefix_hit_rate as f32)
+    let metrics =
+        ForwardPassMetrics::new(active_blocks.into(), total_blocks.into(), waiting as u64)
+            .with_request_active_slots(running as u64)
+            .with_gpu_cache_usage_perc(active_blocks as f32 / total_blocks as f32)
+            .with_gpu_prefix_cache_hit_rate(prefix_hit_rate as f32);
+    match prefill_blocks {
+        Some(blocks) => metrics.with_num_prefill_blocks(blocks.into()),
+        None => metrics,
+    }
 }

@@ -259,6 +259,7 @@ fn slowed_windows(windows: Coalescing, slowness: u32) -> Result<Coalescing, Conf
         .max_delay(slowed(windows.max_delay()))
         .minor_delay(slowed(windows.minor_delay()))
         .min_gap(slowed(windows.min_gap()))
+        .urgent_gap(slowed(windows.urgent_gap()))
         .build()
 }
 

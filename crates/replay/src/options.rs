@@ -6,7 +6,6 @@ use actix_kv_metrics::{Coalescing, ConfigError, RouterConfig};
 use clap::{Args, Parser, ValueEnum};
 
 use crate::compare::{
-    cost::Weights,
     engines::{Backlog, Fleet, FleetPlan, ReportOn},
     sweep::Topic,
 };
@@ -80,6 +79,14 @@ pub(crate) struct Windows {
     /// Share of the blocks by which a worker's active blocks must differ to be significant [default: the crate's]
     #[arg(long, value_name = "X")]
     pub(crate) significance: Option<f64>,
+
+    /// Blocks by which what an engine has to compute must differ to be significant [default: the crate's]
+    #[arg(long, value_name = "N")]
+    pub(crate) prefill_significance: Option<u64>,
+
+    /// Milliseconds between two snapshots at least if the later is urgent [default: the crate's]
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    pub(crate) urgent_gap: Option<Duration>,
 }
 
 impl Windows {
@@ -99,6 +106,12 @@ impl Windows {
         }
         if let Some(significance) = self.significance {
             coalescing = coalescing.significance(significance);
+        }
+        if let Some(blocks) = self.prefill_significance {
+            coalescing = coalescing.prefill_significance(blocks);
+        }
+        if let Some(urgent_gap) = self.urgent_gap {
+            coalescing = coalescing.urgent_gap(urgent_gap);
         }
         coalescing.build()
     }
@@ -164,13 +177,25 @@ pub(crate) struct CostOptions {
     #[arg(long, value_name = "X", value_parser = positive)]
     pub(crate) overlap_weight: Option<f64>,
 
-    /// Cost of a booked block [default: the crate's]
+    /// Cost of a block that an engine has to compute before, where engines report them [default: the crate's]
+    #[arg(long, value_name = "X", value_parser = positive)]
+    pub(crate) prefill_weight: Option<f64>,
+
+    /// Cost of a booked block where no engine does [default: the crate's]
     #[arg(long, value_name = "X", value_parser = positive)]
     pub(crate) booked_weight: Option<f64>,
 
     /// Cost of a waiting or booked request [default: the crate's]
     #[arg(long, value_name = "X", value_parser = positive)]
     pub(crate) waiting_weight: Option<f64>,
+
+    /// Cost of a whole capacity in use [default: the crate's]
+    #[arg(long, value_name = "X")]
+    pub(crate) capacity_weight: Option<f64>,
+
+    /// Costs no further than this above the lowest are equal to it [default: the crate's]
+    #[arg(long, value_name = "X")]
+    pub(crate) tie_width: Option<f64>,
 }
 
 impl CostOptions {
@@ -184,23 +209,22 @@ impl CostOptions {
         if let Some(weight) = self.overlap_weight {
             config = config.overlap_weight(weight);
         }
+        if let Some(weight) = self.prefill_weight {
+            config = config.prefill_weight(weight);
+        }
         if let Some(weight) = self.booked_weight {
             config = config.booked_weight(weight);
         }
         if let Some(weight) = self.waiting_weight {
             config = config.waiting_weight(weight);
         }
-        config.build()
-    }
-
-    /// The same for those that know more than any report tells.
-    pub(crate) fn weights(&self) -> Weights {
-        let default = Weights::THIS;
-        Weights {
-            overlap: self.overlap_weight.unwrap_or(default.overlap),
-            waiting: self.waiting_weight.unwrap_or(default.waiting),
-            ..default
+        if let Some(weight) = self.capacity_weight {
+            config = config.capacity_weight(weight);
         }
+        if let Some(width) = self.tie_width {
+            config = config.tie_width(width);
+        }
+        config.build()
     }
 }
 

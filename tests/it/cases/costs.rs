@@ -58,7 +58,13 @@ fn case_170_ten_thousand_overlaps_cost_the_same_in_any_order() {
 #[test]
 fn case_170_the_greatest_overlap_counts_in_any_order() {
     virtual_time(async {
-        let mut table = LoadTable::new(RouterConfig::builder().seed(5).build().unwrap());
+        let mut table = LoadTable::new(
+            RouterConfig::builder()
+                .seed(5)
+                .tie_width(0.0)
+                .build()
+                .unwrap(),
+        );
         let now = Instant::now().into_std();
         let loads = (1..=4).map(|worker| reports(worker, 0));
         table.handle_snapshot(snapshot(P, 1, FULL, loads), now);

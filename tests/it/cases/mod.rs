@@ -1,5 +1,6 @@
 //! Failures that users of similar systems reported; `tests/CASES.md` lists them by number.
 
+mod blocks;
 mod costs;
 mod end_of_time;
 mod ends;

@@ -26,8 +26,8 @@ fn keeps_reporting(reporter: MetricsReporter, metrics: ForwardPassMetrics, every
 }
 
 fn saturating_at(share: f64) -> KvMetricsConfig {
-    let router = RouterConfig::builder().seed(3).build().unwrap();
-    let config = KvMetricsConfig::default().router(router);
+    let router = RouterConfig::builder().seed(3).tie_width(0.0);
+    let config = KvMetricsConfig::default().router(router.build().unwrap());
     config.saturation(share).unwrap()
 }
 

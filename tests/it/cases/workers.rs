@@ -336,8 +336,8 @@ fn case_124_each_rank_is_measured_by_its_own_capacity() {
             let metrics = ForwardPassMetrics::new(active, 100, 0);
             publisher.do_send(MetricsChanged::new(WorkerRank::new(1, rank), metrics));
         }
-        // As idle as can be, and by its size still busier than rank 5.
-        let metrics = ForwardPassMetrics::new(200, 800, 0);
+        // Of more blocks in use, and by its size as busy as rank 5, but for a request that waits.
+        let metrics = ForwardPassMetrics::new(640, 800, 1);
         publisher.do_send(MetricsChanged::new(2, metrics));
         settle().await;
         let idle = WorkerRank::new(1, 5);

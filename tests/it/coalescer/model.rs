@@ -50,12 +50,7 @@ enum Has {
 }
 
 /// `rested`: the worker's last urgent change was long enough before for a rise to be another.
-fn difference(
-    has: Option<&Has>,
-    new: &Value,
-    settings: &Coalescing,
-    rested: bool,
-) -> Difference {
+fn difference(has: Option<&Has>, new: &Value, settings: &Coalescing, rested: bool) -> Difference {
     let old = match has {
         None => return Difference::Urgent,
         Some(Has::Unknown) => return Difference::Significant,

@@ -39,6 +39,18 @@ pub fn among<const N: usize>(ranks: [WorkerRank; N]) -> Candidates {
     Candidates::Among(Arc::from(ranks))
 }
 
+/// Weights that make costs easy to read: a block in use, booked, or to be computed costs 1 on a worker of 1,000, and only
+/// equal costs are equal.
+pub fn plain() -> RouterConfigBuilder {
+    RouterConfig::builder()
+        .overlap_weight(1.0)
+        .prefill_weight(1.0)
+        .booked_weight(1.0)
+        .waiting_weight(64.0)
+        .capacity_weight(1_000.0)
+        .tie_width(0.0)
+}
+
 /// A worker's load, life 1, with 1,000 blocks of which `active` are in use.
 pub fn reports(worker: impl Into<WorkerRank>, active: u64) -> WorkerLoad {
     of_life(worker, 1, Some(ForwardPassMetrics::new(active, 1_000, 0)))
@@ -99,12 +111,7 @@ impl Router {
     }
 
     pub fn with(set: impl FnOnce(RouterConfigBuilder) -> RouterConfigBuilder) -> Self {
-        // Weights that make costs easy to read.
-        let plain = RouterConfig::builder()
-            .seed(7)
-            .overlap_weight(1.0)
-            .waiting_weight(64.0);
-        let config = set(plain).build().unwrap();
+        let config = set(plain().seed(7)).build().unwrap();
         Self(RouterActor::new(config).start())
     }
 

@@ -2,6 +2,8 @@
 //!
 //! The crate reckons for itself; this is for those that know what no report tells, and for judging everybody's choices.
 
+use actix_kv_metrics::RouterConfig;
+
 /// Weights of the parts of a cost, for blocks of 64 tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Weights {
@@ -20,15 +22,17 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// The cost of DESIGN, section 8.
-    pub(crate) const THIS: Self = Self {
-        overlap: 40.0,
-        prefill: 20.0,
-        waiting: 250.0,
-        active: 0.0,
-        capacity: 16_384.0,
-        tie_width: 200.0,
-    };
+    /// The crate's cost, with these settings.
+    pub(crate) fn of(config: &RouterConfig) -> Self {
+        Self {
+            overlap: config.overlap_weight(),
+            prefill: config.prefill_weight(),
+            waiting: config.waiting_weight(),
+            active: 0.0,
+            capacity: config.capacity_weight(),
+            tie_width: config.tie_width(),
+        }
+    }
 
     /// The crate's first cost, active blocks as they are and no ties but equals, with the weights that suit it best where
     /// everything is known (`overlap` 20 takes longer on the built-in trace and in mixed fleets).
@@ -105,6 +109,11 @@ const UNKNOWN_CAPACITY: f64 = 16_384.0;
 mod tests {
     use super::*;
 
+    /// With the crate's defaults.
+    fn this() -> Weights {
+        Weights::of(&RouterConfig::default())
+    }
+
     fn known() -> Known {
         Known {
             backlog_blocks: 30.0,
@@ -119,7 +128,7 @@ mod tests {
     #[test]
     fn a_cost_is_the_sum_of_its_weighted_parts() {
         // 40 × 10 + 20 × 30 + 250 × 2 + 16,384 / 4
-        let cost = Weights::THIS.cost(10, &known());
+        let cost = this().cost(10, &known());
         assert_eq!(cost, 400.0 + 600.0 + 500.0 + 4_096.0);
         // 40 × 10 + 20 × 30 + 250 × 2 + 1,000
         assert_eq!(
@@ -130,10 +139,7 @@ mod tests {
             total_blocks: 0,
             ..known()
         };
-        assert_eq!(
-            Weights::THIS.cost(10, &unknown),
-            400.0 + 600.0 + 500.0 + 1_000.0
-        );
+        assert_eq!(this().cost(10, &unknown), 400.0 + 600.0 + 500.0 + 1_000.0);
     }
 
     #[test]
@@ -146,7 +152,7 @@ mod tests {
                 active_blocks: 0,
                 ..known()
             };
-            Weights::THIS.cost(0, &known)
+            this().cost(0, &known)
         };
         let nothing = Booked::default();
         assert_eq!(cost(booked(29.0, 1.0), nothing), 600.0 + 500.0);

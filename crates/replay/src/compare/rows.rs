@@ -47,16 +47,17 @@ pub(crate) fn base(
     options: &ComparisonOptions,
     seed: u64,
 ) -> Result<Scenario, ConfigError> {
+    let config = options.cost.router_config()?;
     let mut scenario = Scenario {
         engines: options.fleet_plan().engines(workers as usize),
         feed: FeedPlan::Coalesced(coalescing),
         router: RouterPlan {
             chooser: Chooser::Informed,
-            config: options.cost.router_config()?,
+            config: config.clone(),
             policy: Policy::LeastCost,
             booked_until: None,
         },
-        truth: options.cost.weights(),
+        truth: Weights::of(&config),
         routers: options.routers as usize,
         echo: Echo::Nothing,
         dispatch_latency: options.dispatch_latency,

@@ -24,6 +24,8 @@ pub(super) struct Author {
     last: usize,
     /// How many different loads workers mostly have: the fewer, the more ties.
     levels: u64,
+    /// Workers may tell their backlog.
+    backlogs: bool,
     /// How many workers of two ranks there are: the fewer, the more is said of each.
     workers: u64,
 }
@@ -56,6 +58,7 @@ impl Author {
         let publishers = pick(&mut rng, &[1, 2, 2, 3, 3]);
         Self {
             levels: pick(&mut rng, &[1, 1, 2, 5]),
+            backlogs: rng.bool(),
             senders: (1..=publishers).map(|id| Sender::new(id, 5)).collect(),
             last: 0,
             workers: pick(&mut rng, &[1, 2, 3, 3]),
@@ -68,7 +71,11 @@ impl Author {
         let mut config = RouterConfig::builder()
             .seed(seed ^ 0x5eed)
             .overlap_weight(pick(rng, &[1.0, 1.0, 1.0, 0.5, 2.0, 0.0]))
+            .prefill_weight(pick(rng, &[1.0, 1.0, 4.0, 0.0]))
             .booked_weight(pick(rng, &[1.0, 1.0, 10.0, 0.0]))
+            .capacity_weight(pick(rng, &[1_000.0, 1_000.0, 500.0, 0.0]))
+            .block_tokens(pick(rng, &[64, 64, 64, 16, 1]))
+            .tie_width(pick(rng, &[0.0, 0.0, 0.0, 0.0, 0.0, 8.0, 200.0]))
             .waiting_weight(pick(rng, &[64.0, 64.0, 8.0, 0.0, 1e9]))
             .settle(pick(rng, &[ms(50), ms(50), ms(0), Duration::MAX]))
             .reservation_ttl(pick(rng, &[ms(30_000), ms(300), Duration::MAX]))
@@ -156,6 +163,8 @@ impl Author {
             0 => metrics.with_gpu_cache_usage_perc(f32::NAN),
             1 => metrics.with_spec_decode_stats(SpecDecodeStats::default()),
             2 => metrics.with_request_active_slots(active),
+            3..12 if self.backlogs => metrics.with_num_prefill_blocks(small(&mut self.rng)),
+            12 if self.backlogs => metrics.with_num_prefill_blocks(u64::MAX),
             _ => metrics,
         })
     }

@@ -18,10 +18,34 @@ pub(super) struct Request {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Price {
     pub(super) prefill: f64,
-    pub(super) active: f64,
+    pub(super) backlog: f64,
     pub(super) booked: f64,
     pub(super) waiting: f64,
+    pub(super) active: f64,
     pub(super) estimated: bool,
+}
+
+/// Blocks and requests booked on a worker before and since its last report.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Booked {
+    pub(super) before: (u64, u64),
+    pub(super) since: (u64, u64),
+}
+
+impl Booked {
+    pub(super) fn all(self) -> (u64, u64) {
+        let (before, since) = (self.before, self.since);
+        (before.0 + since.0, before.1 + since.1)
+    }
+}
+
+/// What the workers that are known cost on average, and the average backlog of those that tell it, if any does.
+#[derive(Debug, Clone, Copy)]
+struct Averages {
+    backlog: f64,
+    waiting: f64,
+    active: f64,
+    told: Option<f64>,
 }
 
 impl Request {
@@ -51,47 +75,94 @@ impl Request {
 }
 
 impl Price {
-    /// By the formula in the documentation of [`Cost`](actix_kv_metrics::Cost). `average`: blocks in use and requests
-    /// waiting of the workers that are known.
-    pub(super) fn new(
+    /// By the formula in the documentation of [`Cost`](actix_kv_metrics::Cost).
+    fn new(
         config: &RouterConfig,
         missing: u32,
         known: Option<&ForwardPassMetrics>,
-        average: (f64, f64),
-        (blocks, requests): (u64, u64),
+        averages: &Averages,
+        booked: Booked,
     ) -> Self {
-        let (active, waiting) = known.map_or(average, |metrics| {
-            let active = metrics.kv_stats.kv_active_blocks;
-            (
-                active as f64,
-                metrics.worker_stats.num_requests_waiting as f64,
-            )
-        });
-        let of_requests = config.waiting_weight() * requests as f64;
-        Self {
-            prefill: config.overlap_weight() * f64::from(missing),
-            active,
-            booked: config.booked_weight() * blocks as f64 + of_requests,
-            waiting: config.waiting_weight() * waiting,
+        let scale = f64::from(config.block_tokens()) / 64.0;
+        let (before, since) = (booked.before, booked.since);
+        let of_blocks = |weight: f64, blocks: u64| weight * scale * blocks as f64;
+        let of_requests = |requests: u64| config.waiting_weight() * requests as f64;
+        let all = booked.all();
+        let booked_weight = match averages.told {
+            Some(_) => config.prefill_weight(),
+            None => config.booked_weight(),
+        };
+        let price = Self {
+            prefill: of_blocks(config.overlap_weight(), u64::from(missing)),
+            backlog: averages.backlog,
+            booked: of_blocks(booked_weight, all.0),
+            waiting: averages.waiting + of_requests(all.1),
+            active: averages.active,
             estimated: known.is_none(),
+        };
+        let Some(known) = known else {
+            return price;
+        };
+        let waiting = known.worker_stats.num_requests_waiting;
+        let active = config.capacity_weight() * share(config, known);
+        let Some(backlog) = known.worker_stats.num_prefill_blocks else {
+            let average = averages.told.unwrap_or(0.0);
+            return Self {
+                backlog: 0.3 * config.prefill_weight() * scale * average,
+                waiting: of_requests(waiting) + of_requests(all.1),
+                active,
+                ..price
+            };
+        };
+        let blocks = backlog.max(before.0).saturating_add(since.0);
+        let requests = waiting.max(before.1).saturating_add(since.1);
+        Self {
+            backlog: of_blocks(config.prefill_weight(), blocks),
+            booked: 0.0,
+            waiting: of_requests(requests),
+            active,
+            ..price
         }
     }
 
     pub(super) fn total(self) -> f64 {
-        self.prefill + self.active + self.booked + self.waiting
+        self.prefill + (self.backlog + self.booked + self.waiting + self.active)
     }
 }
 
+/// Share of the capacity in use, at most 1; of 16,384 blocks of 64 tokens if the worker does not tell its own.
+fn share(config: &RouterConfig, metrics: &ForwardPassMetrics) -> f64 {
+    let kv = &metrics.kv_stats;
+    let total = match kv.kv_total_blocks {
+        0 => 16_384.0 * 64.0 / f64::from(config.block_tokens()),
+        total => total as f64,
+    };
+    (kv.kv_active_blocks as f64 / total).min(1.0)
+}
+
 impl Truth {
-    /// Blocks in use and requests waiting of the known workers, on average.
-    fn average(&self) -> (f64, f64) {
+    fn averages(&self) -> Averages {
         let known: Vec<_> = self.workers.values().filter_map(Worker::known).collect();
-        let mean = |of: fn(&ForwardPassMetrics) -> u64| {
-            let sum: u128 = known.iter().map(|metrics| u128::from(of(metrics))).sum();
-            sum as f64 / known.len().max(1) as f64
-        };
-        let active = mean(|metrics| metrics.kv_stats.kv_active_blocks);
-        (active, mean(|m| m.worker_stats.num_requests_waiting))
+        let count = known.len().max(1) as f64;
+        let waiting = known.iter().map(|m| m.worker_stats.num_requests_waiting);
+        let waiting: u128 = waiting.map(u128::from).sum();
+        // In units of 2^-32 of a capacity.
+        let units = |m: &&ForwardPassMetrics| (share(&self.config, m) * 2_f64.powi(32)) as u64;
+        let active: u128 = known.iter().map(units).map(u128::from).sum();
+        let told = known
+            .iter()
+            .filter_map(|m| m.worker_stats.num_prefill_blocks);
+        let told: Vec<_> = told.map(u128::from).collect();
+        let sum = told.iter().sum::<u128>() as f64;
+        let average = (!told.is_empty()).then(|| sum / told.len() as f64);
+        let scale = f64::from(self.config.block_tokens()) / 64.0;
+        let of_others = 0.3 * average.unwrap_or(0.0) * (known.len() - told.len()) as f64;
+        Averages {
+            backlog: self.config.prefill_weight() * scale * (sum + of_others) / count,
+            waiting: self.config.waiting_weight() * (waiting as f64 / count),
+            active: self.config.capacity_weight() * (active as f64 / count) / 2_f64.powi(32),
+            told: average,
+        }
     }
 
     /// The workers that may be chosen, each with its price.
@@ -117,11 +188,11 @@ impl Truth {
             (true, false) => return Err(SelectError::AllSaturated),
             (true, true) => last,
         };
-        let average = self.average();
+        let averages = self.averages();
         let price = |rank| {
             let known = self.workers[&rank].known();
             let missing = request.missing(rank);
-            Price::new(&self.config, missing, known, average, self.booked(rank))
+            Price::new(&self.config, missing, known, &averages, self.booked(rank))
         };
         Ok(chosen.into_iter().map(|rank| (rank, price(rank))).collect())
     }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use actix_kv_metrics::{
-    Candidates, ForwardPassMetrics, LoadSnapshot, PublisherId, RouterConfig, SnapshotKind,
-    WorkerLoad, WorkerRank,
+    Candidates, ForwardPassMetrics, LoadSnapshot, PublisherId, SnapshotKind, WorkerLoad, WorkerRank,
 };
+
+use crate::support::router::plain;
 
 use super::{
     cost::Request,
@@ -26,14 +27,14 @@ struct Fleet {
 
 impl Fleet {
     fn new(seed: u64) -> Self {
-        let config = RouterConfig::builder().seed(seed);
+        let config = plain().seed(seed);
         let config = if seed.is_multiple_of(2) {
             config
         } else {
             config.saturation(0.8)
         };
         Self {
-            run: Run::new(config.overlap_weight(1.0).build().unwrap()),
+            run: Run::new(config.build().unwrap()),
             rng: fastrand::Rng::with_seed(seed),
             sequence: 0,
             workers: Vec::new(),

@@ -3,11 +3,12 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use actix_kv_metrics::{
-    Candidates, ForwardPassMetrics, LoadSnapshot, PublisherId, RouterConfig, SelectWorker,
+    Candidates, ForwardPassMetrics, LoadSnapshot, PublisherId, RouterConfigBuilder, SelectWorker,
     SnapshotAck, SnapshotKind, WorkerLoad, WorkerRank, actix::clock, sans_io::LoadTable,
 };
 
 use super::cost::{Price, Request};
+use crate::support::router::plain;
 
 /// How often each kind of worker was chosen among equals, against how often it should have been.
 #[derive(Debug, Default)]
@@ -67,7 +68,7 @@ impl Ties {
         for (kind, tally) in &self.of_kind {
             let deviations = (tally.chosen - tally.expected) / tally.variance.sqrt();
             assert!(
-                tally.variance > 100.0 && deviations.abs() < 4.5,
+                tally.variance > 40.0 && deviations.abs() < 4.5,
                 "{kind}: {deviations} standard deviations off: {tally:?}"
             );
         }
@@ -78,19 +79,19 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// A table of workers 1, 2, 3, … with these loads; `None`: announced only.
 fn table(loads: &[Option<u64>]) -> LoadTable {
-    let config = RouterConfig::builder()
-        .seed(11)
-        .overlap_weight(1.0)
-        .waiting_weight(64.0)
-        .build()
-        .unwrap();
+    table_of(plain(), loads)
+}
+
+/// A table of workers 1, 2, 3, … with these loads; `None`: announced only.
+fn table_of(config: RouterConfigBuilder, loads: &[Option<u64>]) -> LoadTable {
+    // Shares of a power of two are exact.
+    let config = config.capacity_weight(1_024.0).seed(11).build().unwrap();
     let mut table = LoadTable::new(config);
     let workers = (1..).zip(loads).map(|(worker, active)| WorkerLoad {
         worker: WorkerRank::new(worker / 10, worker as u32 % 10),
         life: 1,
-        metrics: active.map(|active| ForwardPassMetrics::new(active, 1_000, 0)),
+        metrics: active.map(|active| ForwardPassMetrics::new(active, 1_024, 0)),
         admitted: Vec::new(),
         age: ms(0),
         reported: None,
@@ -111,8 +112,12 @@ fn table(loads: &[Option<u64>]) -> LoadTable {
 /// Draws often, each time from the same loads: the workers in `equals` share the draws evenly, the others get none.
 #[track_caller]
 fn expect_even(loads: &[Option<u64>], request: &SelectWorker, equals: &[u64]) {
+    expect_even_in(table(loads), request, equals);
+}
+
+#[track_caller]
+fn expect_even_in(mut table: LoadTable, request: &SelectWorker, equals: &[u64]) {
     const DRAWS: u32 = 6_000;
-    let mut table = table(loads);
     let now = clock::Instant::now().into_std();
     let mut drawn = BTreeMap::<u64, u32>::new();
     for _ in 0..DRAWS {
@@ -215,4 +220,32 @@ fn g15_ties_within_a_restriction_are_even() {
     let all = SelectWorker::blocks(10).among(Candidates::Worker(0.into()));
     expect_even(&loads, &all, &[2]);
     expect_even(&[Some(7); 5], &all, &[1, 2, 3, 4, 5]);
+}
+
+/// Costs within `tie_width` of the cheapest are equal; beyond it and half as much again they never are.
+#[test]
+fn g15_near_ties_are_even_in_fleets_of_every_size() {
+    let config = || plain().tie_width(200.0);
+    let request = SelectWorker::blocks(10);
+    let loads = [
+        Some(60),
+        Some(110),
+        Some(259),
+        Some(400),
+        Some(260),
+        Some(1_000),
+    ];
+    expect_even_in(table_of(config(), &loads), &request, &[1, 2, 3, 5]);
+    // As near with an overlap as others are without.
+    let overlap = SelectWorker::blocks(400).overlap(WorkerRank::new(0, 4), 340);
+    expect_even_in(table_of(config(), &loads), &overlap, &[1, 2, 3, 4, 5]);
+    // So much better that nobody else is near.
+    let overlap = SelectWorker::blocks(2_000).overlap(WorkerRank::new(0, 6), 2_000);
+    expect_even_in(table_of(config(), &loads), &overlap, &[6]);
+    for workers in [9, 65, 100, 513, 600] {
+        let loads: Vec<_> = (1..=workers).map(|n| Some(n % 7 * 100 % 1_000)).collect();
+        let near = |n: &u64| n % 7 <= 2;
+        let equals: Vec<_> = (1..=workers).filter(near).collect();
+        expect_even_in(table_of(config(), &loads), &request, &equals);
+    }
 }

@@ -12,6 +12,7 @@ use actix_kv_metrics::{
 
 use super::{
     claims::{Claim, Outcome, Worker},
+    cost::Booked,
     speakers::{Speakers, Verdict},
 };
 
@@ -370,8 +371,11 @@ impl Truth {
         })
     }
 
-    pub(super) fn booked(&self, worker: WorkerRank) -> (u64, u64) {
-        self.sum(worker, |_| true)
+    pub(super) fn booked(&self, worker: WorkerRank) -> Booked {
+        Booked {
+            before: self.sum(worker, |booking| booking.before),
+            since: self.sum(worker, |booking| !booking.before),
+        }
     }
 
     pub(super) fn is_saturated(&self, rank: WorkerRank) -> bool {
@@ -380,9 +384,8 @@ impl Truth {
             return worker.stale == Some(true);
         };
         let kv = &metrics.kv_stats;
-        let before = self.sum(rank, |booking| booking.before).0;
-        let since = self.sum(rank, |booking| !booking.before).0;
-        let used = kv.kv_active_blocks.max(before) as f64 + since as f64;
+        let booked = self.booked(rank);
+        let used = kv.kv_active_blocks.max(booked.before.0) as f64 + booked.since.0 as f64;
         kv.kv_total_blocks > 0 && used >= share * kv.kv_total_blocks as f64
     }
 

@@ -38,6 +38,8 @@ impl Router for Exact {
 
 #[cfg(test)]
 mod tests {
+    use actix_kv_metrics::RouterConfig;
+
     use super::{super::testing::*, *};
     use crate::compare::cost::Known;
 
@@ -58,10 +60,10 @@ mod tests {
             ..ask(&request, &[0, 10, 0, 10])
         };
         assert_eq!(
-            ask.true_costs(&Weights::THIS),
+            ask.true_costs(&Weights::of(&RouterConfig::default())),
             [400.0, 600.0, 620.0, f64::INFINITY]
         );
-        let mut exact = Exact::new(Weights::THIS, 1);
+        let mut exact = Exact::new(Weights::of(&RouterConfig::default()), 1);
         let chosen: Vec<_> = (0..1_000)
             .map(|_| exact.choose(&ask, now()).unwrap())
             .collect();

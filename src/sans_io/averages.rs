@@ -1,0 +1,84 @@
+//! What the known workers cost on average, which is charged where something is not known.
+
+use super::weights::Weights;
+use crate::metrics::ForwardPassMetrics;
+
+/// Sums over the known workers, exact: no drift, whatever comes and goes.
+#[derive(Debug, Default)]
+pub(super) struct Sums {
+    count: u64,
+    /// Shares of the capacity in use, in units of 2^-32.
+    active: u128,
+    waiting: u128,
+    /// Those that tell their backlog.
+    telling: u64,
+    backlog: u128,
+}
+
+/// Average parts of a cost; nothing where none is known.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Averages {
+    pub(super) active: f64,
+    pub(super) waiting: f64,
+    /// Of all, those included that do not tell it.
+    pub(super) backlog: f64,
+    /// What is charged to those that do not tell it.
+    pub(super) backlog_of_others: f64,
+}
+
+impl Sums {
+    #[inline]
+    pub(super) fn add(&mut self, weights: &Weights, load: &ForwardPassMetrics) {
+        let stats = &load.worker_stats;
+        self.count += 1;
+        self.active += units(weights, load);
+        self.waiting += u128::from(stats.num_requests_waiting);
+        if let Some(blocks) = stats.num_prefill_blocks {
+            self.telling += 1;
+            self.backlog += u128::from(blocks);
+        }
+    }
+
+    /// What was added before.
+    #[inline]
+    pub(super) fn take(&mut self, weights: &Weights, load: &ForwardPassMetrics) {
+        let stats = &load.worker_stats;
+        self.count -= 1;
+        self.active -= units(weights, load);
+        self.waiting -= u128::from(stats.num_requests_waiting);
+        if let Some(blocks) = stats.num_prefill_blocks {
+            self.telling -= 1;
+            self.backlog -= u128::from(blocks);
+        }
+    }
+
+    /// Whether any worker tells its backlog.
+    #[inline]
+    pub(super) fn any_backlog(&self) -> bool {
+        self.telling > 0
+    }
+
+    pub(super) fn averages(&self, weights: &Weights) -> Averages {
+        let per = |sum: u128, count: u64| sum as f64 / count.max(1) as f64;
+        let told = weights.prefill * self.backlog as f64;
+        let others = SHARE_OF_OTHERS * told / self.telling.max(1) as f64;
+        let backlog = told + others * (self.count - self.telling) as f64;
+        Averages {
+            active: weights.capacity * per(self.active, self.count) / ONE,
+            waiting: weights.waiting * per(self.waiting, self.count),
+            backlog: backlog / self.count.max(1) as f64,
+            backlog_of_others: others,
+        }
+    }
+}
+
+#[inline]
+fn units(weights: &Weights, load: &ForwardPassMetrics) -> u128 {
+    u128::from((weights.share(load) * ONE) as u64)
+}
+
+/// A whole capacity in units of the sum.
+const ONE: f64 = 4_294_967_296.0;
+/// Of the average backlog, what a worker is charged that does not tell its own: none of it took 3 % longer to the first token
+/// where half a fleet tells, and all of it 27 %.
+const SHARE_OF_OTHERS: f64 = 0.3;
