@@ -1,16 +1,15 @@
 //! What blocks cost: of engines that differ in load, and of block sizes that differ.
 
-use std::time::Instant;
-
 use actix_kv_metrics::{
-    ForwardPassMetrics, RouterConfig, SelectWorker, WorkerLoad, WorkerRank, sans_io::LoadTable,
+    ForwardPassMetrics, RouterConfig, SelectWorker, WorkerLoad, WorkerRank, actix::clock::Instant,
+    sans_io::LoadTable,
 };
 
 use crate::support::{router::*, *};
 
 fn table(config: RouterConfig, loads: impl IntoIterator<Item = WorkerLoad>) -> LoadTable {
     let mut table = LoadTable::new(config);
-    table.handle_snapshot(snapshot(P, 1, FULL, loads), Instant::now());
+    table.handle_snapshot(snapshot(P, 1, FULL, loads), Instant::now().into_std());
     table
 }
 
@@ -21,7 +20,7 @@ fn case_172_an_empty_worker_among_busy_ones_gets_more_than_one_of_a_wave() {
         let config = RouterConfig::builder().seed(seed).build().unwrap();
         let busy = (2..=8).map(|worker| reports(worker, 140));
         let mut table = table(config, [reports(1, 0)].into_iter().chain(busy));
-        let now = Instant::now();
+        let now = Instant::now().into_std();
         let chosen = (0..7).map(|_| table.select(&SelectWorker::blocks(20), now).unwrap());
         let empty = chosen.filter(|placed| placed.worker == w(1)).count();
         assert!((2..=6).contains(&empty), "{empty}");
@@ -47,7 +46,7 @@ fn case_174_the_size_of_a_block_changes_no_choice() {
             of_life(worker, 1, Some(load))
         });
         let mut table = table(config.build().unwrap(), loads.collect::<Vec<_>>());
-        let now = Instant::now();
+        let now = Instant::now().into_std();
         let scale = scale as u32;
         let placed = (0..40).map(|_| {
             let request = SelectWorker::blocks(rng.u32(..128) * scale);

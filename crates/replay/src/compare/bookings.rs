@@ -42,7 +42,8 @@ fn snapshot(sequence: u64, admitted: Option<Ticket>) -> LoadSnapshot {
 }
 
 fn table(now: Instant) -> LoadTable {
-    let config = RouterConfig::builder().seed(1).build().unwrap();
+    let config = RouterConfig::builder().seed(1).tie_width(0.0);
+    let config = config.build().unwrap();
     let mut table = LoadTable::new(config);
     table.handle_snapshot(snapshot(1, None), now);
     table
