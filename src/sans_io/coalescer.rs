@@ -399,6 +399,15 @@ impl Coalescer {
         self.origin.checked_add(first.elapsed())
     }
 
+    /// How long a change waits at least, unless it is urgent.
+    pub(super) fn shortest_window(&self) -> Duration {
+        if self.settings.leading() {
+            Duration::ZERO
+        } else {
+            self.settings.debounce()
+        }
+    }
+
     /// Whether everything is to be told.
     pub(super) fn wants_full(&self) -> bool {
         self.wants_full || self.building.is_some()

@@ -437,10 +437,20 @@ impl Link {
             LinkState::BackingOff { until } => by(until),
             LinkState::Idle => {
                 by(now.checked_add(TICK))
-                    || after_start(self.urgent_gap)
+                    || (after_start(self.urgent_gap) && by(self.next_ordinary(now)))
                     || (after_start(self.min_gap) && by(now.checked_add(self.urgent_gap)))
             }
         }
+    }
+
+    /// When a change that is not urgent could be sent, if it came now.
+    fn next_ordinary(&self, now: Instant) -> Option<Instant> {
+        let paced = match self.paced_from() {
+            Some(last_start) => last_start.checked_add(self.min_gap)?,
+            None => now,
+        };
+        let quiet = now.checked_add(self.coalescer.shortest_window())?;
+        Some(paced.max(quiet))
     }
 
     /// When to look for reports, if some came and more are expected, so that [`can_wait_for`](Self::can_wait_for) holds.

@@ -1,5 +1,6 @@
 //! Attacks from outside, through the public API alone.
 mod actors;
+mod bell;
 mod choice;
 mod claims;
 mod echoes;
