@@ -18,7 +18,6 @@ impl PublisherActor {
             self.ring(ctx);
             self.turns.give_way(ctx);
         }
-        self.noted_at = Some(now);
         reported > 0
     }
 
@@ -51,9 +50,8 @@ impl PublisherActor {
             return false;
         };
         tracing::trace!(worker = %reporter.worker, "report");
-        // The windows' clock does not go back.
-        let at = at.max(self.noted_at).map_or(now, |at| at.min(now));
-        self.noted_at = Some(at);
+        // Where a link has heard of a later time, that is when it was for it: the windows' clock does not go back.
+        let at = at.map_or(now, |at| at.min(now));
         self.note_report(at, reported)
     }
 

@@ -64,8 +64,6 @@ pub struct PublisherActor {
     bell: Arc<ReportBell>,
     /// Reporters that entered there, the last of them first.
     taken: Vec<Arc<SharedReport>>,
-    /// The newest time that the links have heard of.
-    noted_at: Option<Instant>,
     attached: Vec<Attached>,
     next_link: u64,
     sequence: u64,
@@ -97,7 +95,6 @@ impl PublisherActor {
             reports: Reports::new(),
             bell: Arc::new(Bell::new()),
             taken: Vec::new(),
-            noted_at: None,
             attached: Vec::new(),
             next_link: 0,
             sequence: 0,
@@ -138,7 +135,6 @@ impl PublisherActor {
         let time = now();
         let over = self.turns.handle_message(ctx, time);
         self.time = (self.ack_poller && !over).then_some(time);
-        self.noted_at = Some(time);
         time
     }
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use actix_kv_metrics::{
-    AttachRouter, Coalescing, MetricsChanged, MetricsReporter, PublisherActor, ReportError,
-    Shutdown,
+    AttachRouter, Coalescing, MetricsReporter, PublisherActor, ReportError, Shutdown,
     actix::{Actor, Addr},
 };
 
@@ -24,10 +23,6 @@ async fn attach_with(
     log
 }
 
-fn plain(publisher: &Addr<PublisherActor>, worker: u64, active: u64) {
-    publisher.do_send(MetricsChanged::new(worker, load(active)));
-}
-
 /// Reporters of workers 1 to `workers`, each of which has reported 0, seconds ago.
 async fn reporters(publisher: &Addr<PublisherActor>, workers: u64) -> Vec<MetricsReporter> {
     let made: Vec<_> = (1..=workers)
@@ -40,26 +35,6 @@ async fn reporters(publisher: &Addr<PublisherActor>, workers: u64) -> Vec<Metric
     made
 }
 
-#[test]
-fn g1_a_plain_message_after_a_report_of_the_same_sender_is_the_newer() {
-    virtual_time(async {
-        for pause in 0..12 {
-            let publisher = publisher(Coalescing::default());
-            let log = attach(&publisher).await;
-            let made = reporters(&publisher, 2).await;
-            made[0].report(load(1)).unwrap();
-            sleep(ms(pause)).await;
-            for n in 0..5 {
-                made[1].report(load(10 + n)).unwrap();
-                plain(&publisher, 2, 20 + n);
-            }
-            sleep(ms(1_000)).await;
-            assert_eq!(log.active(2), Some(24), "after {pause} ms");
-        }
-    });
-}
-
-/// With `min_gap` 0, what is ordinary need not keep the distance of what is urgent.
 #[test]
 fn g2_a_long_urgent_gap_keeps_no_ordinary_change_from_leaving() {
     virtual_time(async {

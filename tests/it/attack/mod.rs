@@ -1,6 +1,7 @@
 //! Attacks from outside, through the public API alone.
 mod actors;
 mod bell;
+mod bell_mixed;
 mod choice;
 mod claims;
 mod echoes;
