@@ -3,6 +3,7 @@ mod actors;
 mod bell;
 mod bell_mixed;
 mod choice;
+mod choice_sizes;
 mod claims;
 mod echoes;
 mod shut_out;
