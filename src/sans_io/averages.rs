@@ -27,11 +27,12 @@ pub(super) struct Averages {
 }
 
 impl Sums {
+    /// A worker of this load, of whose capacity this share is in use.
     #[inline]
-    pub(super) fn add(&mut self, weights: &Weights, load: &ForwardPassMetrics) {
+    pub(super) fn add(&mut self, load: &ForwardPassMetrics, share: f64) {
         let stats = &load.worker_stats;
         self.count += 1;
-        self.active += units(weights, load);
+        self.active += units(share);
         self.waiting += u128::from(stats.num_requests_waiting);
         if let Some(blocks) = stats.num_prefill_blocks {
             self.telling += 1;
@@ -41,10 +42,10 @@ impl Sums {
 
     /// What was added before.
     #[inline]
-    pub(super) fn take(&mut self, weights: &Weights, load: &ForwardPassMetrics) {
+    pub(super) fn take(&mut self, load: &ForwardPassMetrics, share: f64) {
         let stats = &load.worker_stats;
         self.count -= 1;
-        self.active -= units(weights, load);
+        self.active -= units(share);
         self.waiting -= u128::from(stats.num_requests_waiting);
         if let Some(blocks) = stats.num_prefill_blocks {
             self.telling -= 1;
@@ -73,8 +74,8 @@ impl Sums {
 }
 
 #[inline]
-fn units(weights: &Weights, load: &ForwardPassMetrics) -> u128 {
-    u128::from((weights.share(load) * ONE) as u64)
+fn units(share: f64) -> u128 {
+    u128::from((share * ONE) as u64)
 }
 
 /// A whole capacity in units of the sum.

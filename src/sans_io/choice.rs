@@ -7,7 +7,7 @@ use super::{
     selection::{Candidates, Cost, SelectError, SelectWorker},
     slots::RowSlot,
     table::LoadTable,
-    tournament::Lowest,
+    ties::Ties,
 };
 use crate::{metrics::WorkerRank, snapshot::Ticket};
 
@@ -42,10 +42,12 @@ pub(super) struct Offer {
 #[derive(Debug, Clone, Copy)]
 struct Group {
     order: Order,
-    lowest: Lowest,
+    first: u64,
     total: f64,
-    /// Places of the order whose workers are equals of the cheapest.
+    /// Places of the order whose workers are equals of the cheapest,
     near: usize,
+    /// and how many workers that are.
+    count: u32,
 }
 
 impl LoadTable {
@@ -87,7 +89,7 @@ impl LoadTable {
         let booked = self.reservations.booked(chosen.row);
         let cost = Cost {
             prefill: self.pricing.prefill(missing),
-            ..self.pricing.cost(row.known(), booked)
+            ..self.pricing.cost(chosen.row, row.known(), booked)
         };
         self.counts.selected += 1;
         let ticket = self.book(chosen.row, u64::from(missing), now);
@@ -166,7 +168,7 @@ impl LoadTable {
             let overlap = request.overlap_of(self.roster.worker(*row));
             let offer = self.offer(request, *row, overlap);
             let offer = offer.filter(|offer| orders.contains(&offer.order));
-            lowest = keep(&mut offers, offer, lowest);
+            lowest = keep(&mut offers, offer, lowest, self.pricing.ties());
         }
         let chosen = self.draw(lowest, &mut [], &offers);
         offers.clear();
@@ -195,15 +197,16 @@ impl LoadTable {
         let mut lowest = f64::INFINITY;
         let mut groups = [None; FREE.len()];
         for (group, order) in groups.iter_mut().zip(orders) {
-            *group = index.lowest(*order).map(|of_order| {
-                let load = self.pricing.charge(*order) + ties.cost(of_order.place);
+            *group = index.lowest(*order).map(|first| {
+                let load = self.pricing.charge(*order) + ties.cost(first);
                 let total = prefill + load;
                 lowest = lowest.min(total);
                 Group {
                     order: *order,
-                    lowest: of_order,
+                    first,
                     total,
                     near: 0,
+                    count: 0,
                 }
             });
         }
@@ -216,7 +219,7 @@ impl LoadTable {
             if let Some(row) = self.roster.row(*worker) {
                 let offer = self.offer(request, row, *overlap);
                 let offer = offer.filter(|offer| orders.contains(&offer.order));
-                lowest = keep(&mut offers, offer, lowest);
+                lowest = keep(&mut offers, offer, lowest, ties);
             }
         }
         let drawn = self.draw(lowest, &mut groups, &offers);
@@ -253,16 +256,17 @@ impl LoadTable {
         groups: &mut [Option<Group>],
         offers: &[Offer],
     ) -> Option<(Chosen, bool)> {
-        let ties = self.pricing.ties();
+        let (index, ties) = (self.pricing.index(), self.pricing.ties());
         let mut equals = 0;
         for group in groups.iter_mut().flatten() {
             group.near = ties.near(group.total - lowest);
-            equals += group.lowest.within(group.near);
+            group.count = index.within(group.order, group.first, group.near);
+            equals += group.count;
         }
         let in_group = |offer: &Offer| {
             let mut groups = groups.iter().flatten();
             let group = groups.find(|group| group.order == offer.order);
-            group.is_some_and(|group| offer.place - group.lowest.place < group.near as u64)
+            group.is_some_and(|group| offer.place - group.first < group.near as u64)
         };
         let is_equal = |offer: &&Offer| ties.near(offer.total - lowest) > 0 && !in_group(offer);
         let beside = offers.iter().filter(is_equal).count() as u32;
@@ -276,26 +280,26 @@ impl LoadTable {
             return Some((offer.chosen, false));
         }
         for group in groups.iter().flatten() {
-            let count = group.lowest.within(group.near);
-            if n < count {
-                let index = self.pricing.index();
-                let row = index.nth(group.order, group.lowest.place, group.near, n)?;
+            if n < group.count {
+                let row = index.nth(group.order, group.first, group.near, n)?;
                 return Some((Chosen { row, overlap: 0 }, true));
             }
-            n -= count;
+            n -= group.count;
         }
         None
     }
 }
 
-/// Keeps what is offered. The lowest total of all.
+/// Keeps what is offered if it may be an equal of the cheapest. The lowest total of all.
 #[inline]
-fn keep(offers: &mut Vec<Offer>, offer: Option<Offer>, lowest: f64) -> f64 {
-    let Some(offer) = offer else {
-        return lowest;
-    };
-    offers.push(offer);
-    lowest.min(offer.total)
+fn keep(offers: &mut Vec<Offer>, offer: Option<Offer>, lowest: f64, ties: Ties) -> f64 {
+    match offer {
+        Some(offer) if offer.total <= lowest + ties.reach() => {
+            offers.push(offer);
+            lowest.min(offer.total)
+        }
+        _ => lowest,
+    }
 }
 
 /// Workers that may be chosen.

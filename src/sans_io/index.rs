@@ -4,7 +4,7 @@
 
 use super::{
     slots::{BySlot, RowSlot, room_for},
-    tournament::{Lowest, Tournament},
+    tournament::Tournament,
 };
 
 /// What a cost is made of: costs of one order are compared with each other only.
@@ -118,10 +118,16 @@ impl CostIndex {
         }
     }
 
-    /// The lowest place of the order, and how many rows are near it.
+    /// The lowest place of the order.
     #[inline]
-    pub(super) fn lowest(&self, order: Order) -> Option<Lowest> {
+    pub(super) fn lowest(&self, order: Order) -> Option<u64> {
         self.orders[order as usize].places.lowest()
+    }
+
+    /// How many rows are in so many places of the order, from the lowest one on, which is `first`.
+    #[inline]
+    pub(super) fn within(&self, order: Order, first: u64, places: usize) -> u32 {
+        self.orders[order as usize].places.within(first, places)
     }
 
     /// The `n`-th row, from 0, of those in so many places of the order, from the lowest one on, which is `first`.
@@ -155,8 +161,8 @@ mod tests {
         let Some(lowest) = index.lowest(order) else {
             return Vec::new();
         };
-        let nth = |n| index.nth(order, lowest.place, places, n).unwrap().number();
-        let mut rows: Vec<_> = (0..lowest.within(places)).map(nth).collect();
+        let nth = |n| index.nth(order, lowest, places, n).unwrap().number();
+        let mut rows: Vec<_> = (0..index.within(order, lowest, places)).map(nth).collect();
         rows.sort_unstable();
         rows
     }

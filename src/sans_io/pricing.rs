@@ -77,10 +77,11 @@ impl Pricing {
 
     /// Takes the worker out of the sums, with what is known of it still, before that changes.
     pub(super) fn forget(&mut self, index: RowSlot, known: Known<'_>) {
+        let state = &mut self.states[index];
         if let Some(load) = known.load()
-            && std::mem::replace(&mut self.states[index].counted, false)
+            && std::mem::replace(&mut state.counted, false)
         {
-            self.sums.take(&self.weights, load);
+            self.sums.take(load, state.share);
         }
     }
 
@@ -90,7 +91,8 @@ impl Pricing {
         let (standing, order, cost) = match known {
             Known::Load(load) => {
                 self.count(index, load);
-                let cost = self.weights.cost(load, booked).load();
+                let share = self.states[index].share;
+                let cost = self.weights.cost(load, share, booked).load();
                 match self.is_full(load, booked) {
                     true => (Standing::Full, None, cost),
                     false => (Standing::Free, Some(order_of(load)), cost),
@@ -120,7 +122,8 @@ impl Pricing {
         let state = &mut self.states[index];
         if !state.counted {
             state.counted = true;
-            self.sums.add(&self.weights, known);
+            state.share = self.weights.share(known);
+            self.sums.add(known, state.share);
         }
     }
 
@@ -211,7 +214,8 @@ impl Pricing {
     }
 
     /// What a worker of which this is known costs a request, but for its prefill.
-    pub(super) fn cost(&self, known: Known<'_>, booked: &Booked) -> Cost {
+    #[inline]
+    pub(super) fn cost(&self, index: RowSlot, known: Known<'_>, booked: &Booked) -> Cost {
         let Some(load) = known.load() else {
             let averages = self.averages();
             let mut cost = self.weights.booked(booked);
@@ -221,7 +225,8 @@ impl Pricing {
             cost.estimated = true;
             return cost;
         };
-        let mut cost = self.weights.cost(load, booked);
+        let share = self.states[index].share;
+        let mut cost = self.weights.cost(load, share, booked);
         if order_of(load) == Order::NoBacklog {
             cost.backlog = self.charge(Order::NoBacklog);
         }
@@ -250,4 +255,6 @@ struct State {
     /// Its load went into the sums over the known workers.
     counted: bool,
     standing: Standing,
+    /// Of its capacity that is in use, if it is counted: dividing takes longer than all the rest of a cost.
+    share: f64,
 }

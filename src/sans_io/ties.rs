@@ -10,13 +10,17 @@ use super::tournament::NEAR;
 pub(super) struct Ties {
     /// Width of a bucket; 0: each cost has its own, and only equal costs are equals.
     bucket: f64,
+    /// Buckets in 1.
+    per_one: f64,
 }
 
 impl Ties {
     pub(super) fn new(tie_width: f64) -> Self {
         let bucket = tie_width / (NEAR - 1) as f64;
+        let bucket = if bucket < LEAST { 0.0 } else { bucket };
         Self {
-            bucket: if bucket < LEAST { 0.0 } else { bucket },
+            bucket,
+            per_one: 1.0 / bucket,
         }
     }
 
@@ -28,7 +32,7 @@ impl Ties {
             // Bits of such floats are ordered like their values. Adding zero makes a negative zero positive.
             return (cost + 0.0).to_bits();
         }
-        let number = cost / self.bucket;
+        let number = cost * self.per_one;
         if number < EXACT {
             number as u64
         } else {
@@ -49,6 +53,12 @@ impl Ties {
         }
     }
 
+    /// How far above the lowest cost the buckets of its equals begin, at most.
+    #[inline]
+    pub(super) fn reach(self) -> f64 {
+        self.bucket * NEAR as f64
+    }
+
     /// How many buckets, from one on that is so much above the lowest, hold its equals.
     #[inline]
     pub(super) fn near(self, above: f64) -> usize {
@@ -56,7 +66,7 @@ impl Ties {
             return if self.bucket == 0.0 { 1 } else { NEAR };
         }
         // By a bucket of no width everything is infinitely many above.
-        let buckets = above / self.bucket;
+        let buckets = above * self.per_one;
         if buckets < NEAR as f64 {
             NEAR - buckets as usize
         } else {

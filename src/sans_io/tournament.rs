@@ -18,10 +18,10 @@ pub(super) struct Tournament {
 
 /// The lowest place of some positions, and how many are near it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Lowest {
-    pub(super) place: u64,
-    /// How many have this place, how many have this or the next, and so on.
-    up_to: [u32; NEAR],
+struct Lowest {
+    place: u64,
+    /// How many are in none of the places from it on, in the first of them, in the first two, and so on.
+    up_to: [u32; NEAR + 1],
 }
 
 /// How many places from the lowest on are looked at.
@@ -30,53 +30,45 @@ pub(super) const NEAR: usize = 5;
 impl Lowest {
     const NOBODY: Self = Self {
         place: NEVER,
-        up_to: [0; NEAR],
+        up_to: [0; NEAR + 1],
     };
-
-    /// How many are in the first so many places, from the lowest on.
-    #[inline]
-    pub(super) fn within(&self, places: usize) -> u32 {
-        places.checked_sub(1).map_or(0, |last| self.up_to[last])
-    }
 
     /// How many of these are in so many places from `first` on, which is not above the lowest of these.
     #[inline]
-    fn within_from(&self, first: u64, places: usize) -> u32 {
+    fn within(&self, first: u64, places: usize) -> u32 {
         let skipped = self.place - first;
-        if skipped < places as u64 {
-            self.up_to[places - 1 - skipped as usize]
-        } else {
-            0
-        }
+        let counted = (places as u64).saturating_sub(skipped) as usize;
+        self.up_to[counted.min(NEAR)]
     }
 
     /// A position has another place than before. Whether somebody is left in the lowest; else it must be found anew.
     #[inline]
     fn change(&mut self, was: u64, is: u64) -> bool {
-        if was != NEVER {
-            self.count(was, |up_to| *up_to -= 1);
-        }
         if is < self.place {
+            self.count(was, NEVER);
             let by = self.place - is;
-            for at in (0..NEAR).rev() {
-                let before = (at as u64).checked_sub(by);
-                self.up_to[at] = before.map_or(0, |before| self.up_to[before as usize]);
+            let up_to = self.up_to;
+            for (at, shifted) in self.up_to.iter_mut().enumerate() {
+                *shifted = up_to[(at as u64).saturating_sub(by) as usize];
             }
             self.place = is;
+            self.count(NEVER, is);
+        } else {
+            self.count(was, is);
         }
-        if is != NEVER {
-            self.count(is, |up_to| *up_to += 1);
-        }
-        self.up_to[0] > 0
+        self.up_to[1] > 0
     }
 
+    /// One less in the one place, and one more in the other; neither is lower than the lowest.
     #[inline]
-    fn count(&mut self, place: u64, count: impl Fn(&mut u32)) {
-        let from = place - self.place;
-        for (at, up_to) in self.up_to.iter_mut().enumerate() {
-            if at as u64 >= from {
-                count(up_to);
-            }
+    fn count(&mut self, less: u64, more: u64) {
+        let from = |place: u64| {
+            let above = place.wrapping_sub(self.place).min(NEAR as u64) as u32;
+            if place == NEVER { NEAR as u32 } else { above }
+        };
+        let (less, more) = (from(less), from(more));
+        for (at, up_to) in (0..).zip(&mut self.up_to) {
+            *up_to = *up_to + u32::from(at > more) - u32::from(at > less);
         }
     }
 
@@ -88,14 +80,32 @@ impl Lowest {
 }
 
 impl Tournament {
-    /// The lowest of all; `None`: there is none.
+    /// The lowest place of all; `None`: there is none.
     #[inline]
-    pub(super) fn lowest(&self) -> Option<Lowest> {
-        if self.places.is_empty() {
-            return None;
+    pub(super) fn lowest(&self) -> Option<u64> {
+        let lowest = match self.last_round() {
+            Among::Positions(places) => lowest_of(places),
+            Among::Blocks(blocks) => lowest_of_blocks(blocks),
+        };
+        (lowest != NEVER).then_some(lowest)
+    }
+
+    /// How many positions are in so many places from the lowest one on, which is `first`.
+    #[inline]
+    pub(super) fn within(&self, first: u64, places: usize) -> u32 {
+        match self.last_round() {
+            Among::Positions(block) => near(block, first, places).count_ones(),
+            Among::Blocks(blocks) => blocks.iter().map(|of| of.within(first, places)).sum(),
         }
-        let lowest = self.play(self.rounds.len(), 0);
-        (lowest.place != NEVER).then_some(lowest)
+    }
+
+    /// What the last round is played among.
+    #[inline]
+    fn last_round(&self) -> Among<'_> {
+        match self.rounds.last() {
+            None => Among::Positions(self.places.first_chunk().unwrap_or(&NOBODY)),
+            Some(blocks) => Among::Blocks(blocks.first_chunk().unwrap_or(&NO_BLOCKS)),
+        }
     }
 
     /// The place of a position; `None`: it has none.
@@ -109,32 +119,25 @@ impl Tournament {
     /// many there are.
     #[inline]
     pub(super) fn nth(&self, first: u64, places: usize, mut n: u32) -> usize {
-        let mut round = self.rounds.len();
         let mut block = 0;
-        loop {
-            let mut at = block * BLOCK;
-            let last = at + BLOCK - 1;
-            let Some(before) = round.checked_sub(1) else {
-                while at < last {
-                    let near = self.places[at] - first < places as u64;
-                    if near && n == 0 {
-                        break;
-                    }
-                    n -= u32::from(near);
-                    at += 1;
-                }
-                return at;
-            };
-            while at < last {
-                let count = self.rounds[before][at].within_from(first, places);
-                if n < count {
-                    break;
-                }
-                n -= count;
-                at += 1;
+        for round in self.rounds.iter().rev() {
+            // Which of them is chance: no branch could be foretold.
+            let (mut at, mut before, mut sum) = (0, 0, 0);
+            for of in &round[block * BLOCK..][..BLOCK - 1] {
+                sum += of.within(first, places);
+                let passed = sum <= n;
+                at += usize::from(passed);
+                before = if passed { sum } else { before };
             }
-            (round, block) = (before, at);
+            n -= before;
+            block = block * BLOCK + at;
         }
+        let of_block = self.places[block * BLOCK..].first_chunk();
+        let mut near = near(of_block.unwrap_or(&NOBODY), first, places);
+        for _ in 0..n {
+            near &= near.wrapping_sub(1);
+        }
+        block * BLOCK + (near.trailing_zeros() as usize).min(BLOCK - 1)
     }
 
     /// Gives a position this place.
@@ -190,21 +193,19 @@ impl Tournament {
     #[inline]
     fn play(&self, round: usize, block: usize) -> Lowest {
         let first = block * BLOCK;
-        let mut lowest = Lowest::NOBODY;
         let Some(before) = round.checked_sub(1) else {
-            let places: &[u64; BLOCK] = self.places[first..].first_chunk().unwrap_or(&NOBODY);
-            lowest.place = places.iter().copied().fold(NEVER, u64::min);
-            for place in places.iter().filter(|place| **place != NEVER) {
-                lowest.count(*place, |up_to| *up_to += 1);
-            }
-            return lowest;
+            return play(self.places[first..].first_chunk().unwrap_or(&NOBODY));
         };
-        let block = &self.rounds[before][first..first + BLOCK];
-        lowest.place = block.iter().map(|of| of.place).fold(NEVER, u64::min);
-        for of in block {
+        let blocks = self.rounds[before][first..].first_chunk();
+        let blocks = blocks.unwrap_or(&NO_BLOCKS);
+        let mut lowest = Lowest {
+            place: lowest_of_blocks(blocks),
+            ..Lowest::NOBODY
+        };
+        for of in blocks {
             if !lowest.is_below(of.place) {
-                for at in 0..NEAR {
-                    lowest.up_to[at] += of.within_from(lowest.place, at + 1);
+                for (places, up_to) in lowest.up_to.iter_mut().enumerate() {
+                    *up_to += of.within(lowest.place, places);
                 }
             }
         }
@@ -232,6 +233,60 @@ impl Tournament {
     }
 }
 
+/// What a round is played among.
+enum Among<'a> {
+    Positions(&'a [u64; BLOCK]),
+    Blocks(&'a [Lowest; BLOCK]),
+}
+
+/// The lowest of a block of positions.
+#[inline]
+fn play(places: &[u64; BLOCK]) -> Lowest {
+    let lowest = lowest_of(places);
+    // A byte counts the positions that are so far above the lowest; multiplied so, each becomes the sum of those up to it.
+    let mut counts = 0_u64;
+    for place in places {
+        let above = (place - lowest).min(NEAR as u64);
+        counts += 1 << (8 * above);
+    }
+    let sums = counts.wrapping_mul(0x0101_0101_0101_0101);
+    let mut up_to = [0; NEAR + 1];
+    if lowest != NEVER {
+        for (at, up_to) in up_to[1..].iter_mut().enumerate() {
+            *up_to = (sums >> (8 * at)) as u32 & 0xff;
+        }
+    }
+    Lowest {
+        place: lowest,
+        up_to,
+    }
+}
+
+/// Compared by fours, which depend on each other only at the end.
+#[inline]
+fn lowest_of(places: &[u64; BLOCK]) -> u64 {
+    let mut lanes = [NEVER; 4];
+    for (at, place) in places.iter().enumerate() {
+        lanes[at % 4] = lanes[at % 4].min(*place);
+    }
+    lanes[0].min(lanes[1]).min(lanes[2].min(lanes[3]))
+}
+
+#[inline]
+fn lowest_of_blocks(blocks: &[Lowest; BLOCK]) -> u64 {
+    lowest_of(&blocks.map(|of| of.place))
+}
+
+/// Which positions of a block are in so many places from `first` on.
+#[inline]
+fn near(block: &[u64; BLOCK], first: u64, places: usize) -> u32 {
+    let mut near = 0;
+    for (at, place) in block.iter().enumerate() {
+        near |= u32::from(place - first < places as u64) << at;
+    }
+    near
+}
+
 /// Adds a block of these.
 fn fill<T: Copy>(values: &mut Vec<T>, value: T) {
     let len = values.len() + BLOCK;
@@ -244,6 +299,7 @@ const NEVER: u64 = u64::MAX;
 /// One line of a cache; ten thousand places take five rounds of so many.
 const BLOCK: usize = 8;
 const NOBODY: [u64; BLOCK] = [NEVER; BLOCK];
+const NO_BLOCKS: [Lowest; BLOCK] = [Lowest::NOBODY; BLOCK];
 
 #[cfg(test)]
 mod tests {
@@ -252,18 +308,18 @@ mod tests {
     #[track_caller]
     fn compare(tournament: &Tournament, places: &[Option<u64>]) {
         let first = places.iter().flatten().copied().min();
-        let is = tournament.lowest();
-        assert_eq!(is.map(|is| is.place), first);
-        let (Some(first), Some(is)) = (first, is) else {
+        assert_eq!(tournament.lowest(), first);
+        let Some(first) = first else {
             return;
         };
         for near in 0..=NEAR {
             let have = (0..places.len())
                 .filter(|at| places[*at].is_some_and(|place| place - first < near as u64));
             let have: Vec<_> = have.collect();
-            assert_eq!(is.within(near), have.len() as u32);
+            let count = tournament.within(first, near);
+            assert_eq!(count, have.len() as u32);
             let nth = |n| tournament.nth(first, near, n);
-            assert_eq!((0..is.within(near)).map(nth).collect::<Vec<_>>(), have);
+            assert_eq!((0..count).map(nth).collect::<Vec<_>>(), have);
         }
     }
 

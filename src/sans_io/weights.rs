@@ -54,12 +54,11 @@ impl Weights {
     }
 
     /// What a worker of this load costs a request, but for the request's own prefill and for a backlog that it does not tell.
+    /// `share`: of its capacity that is in use.
     #[inline]
-    pub(super) fn cost(&self, load: &ForwardPassMetrics, booked: &Booked) -> Cost {
+    pub(super) fn cost(&self, load: &ForwardPassMetrics, share: f64, booked: &Booked) -> Cost {
         let stats = &load.worker_stats;
-        let (blocks, total) = self.active_of_total(load);
-        // Whole numbers stay exact in this order.
-        let active = (self.capacity * blocks / total).min(self.capacity);
+        let active = self.capacity * share;
         let Some(backlog) = stats.num_prefill_blocks else {
             let mut cost = self.booked(booked);
             cost.waiting += self.waiting * stats.num_requests_waiting as f64;
@@ -96,18 +95,12 @@ impl Weights {
     /// Share of the capacity in use, at most 1.
     #[inline]
     pub(super) fn share(&self, load: &ForwardPassMetrics) -> f64 {
-        let (blocks, total) = self.active_of_total(load);
-        (blocks / total).min(1.0)
-    }
-
-    #[inline]
-    fn active_of_total(&self, load: &ForwardPassMetrics) -> (f64, f64) {
         let kv = &load.kv_stats;
         let total = match kv.kv_total_blocks {
             0 => self.unknown_capacity,
             total => total as f64,
         };
-        (kv.kv_active_blocks as f64, total)
+        (kv.kv_active_blocks as f64 / total).min(1.0)
     }
 }
 
