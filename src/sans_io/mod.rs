@@ -9,6 +9,7 @@
 // What `conflate` and `bell` lock is std's here, and the model checker's in `tests/slot_loom.rs`.
 use std::sync;
 
+mod admitted;
 mod at_router;
 mod averages;
 pub(crate) mod bell;
@@ -22,6 +23,7 @@ mod departed;
 mod index;
 pub(crate) mod link;
 pub(crate) mod loads;
+mod names;
 mod nanos;
 mod numbers;
 mod pricing;

@@ -1,7 +1,6 @@
 //! The table of reports: newest metrics and life of every worker rank, one for all links.
 
 use std::{
-    hash::BuildHasher,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -9,11 +8,10 @@ use std::{
     time::Instant,
 };
 
-use foldhash::fast::RandomState;
-use hashbrown::HashTable;
-
 use super::{
+    admitted::Admitted,
     conflate::{Closed, Conflated},
+    names::Names,
     slots::{Key, Renumbering, Slab, key},
 };
 use crate::{
@@ -122,85 +120,6 @@ pub(crate) struct Before {
     pub(crate) metrics: Option<ForwardPassMetrics>,
 }
 
-/// Newest admitted ticket of each router, and how often that changed. Takes no room while no ticket was echoed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Admitted(Option<Box<Echoes>>);
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Echoes {
-    tickets: Vec<Ticket>,
-    /// The version each of them came with.
-    echoed: Vec<u32>,
-    version: u32,
-    /// How many of them have had to go.
-    forgotten: u32,
-}
-
-impl Echoes {
-    /// Makes room: whoever was echoed longest ago goes.
-    fn forget_oldest(&mut self) {
-        let ages = self.echoed.iter().map(|at| self.version.wrapping_sub(*at));
-        let oldest = ages.enumerate().max_by_key(|(_, age)| *age);
-        if let Some((oldest, _)) = oldest {
-            self.tickets.remove(oldest);
-            self.echoed.remove(oldest);
-            self.forgotten = self.forgotten.saturating_add(1);
-        }
-    }
-}
-
-impl Admitted {
-    /// Merges by maximum per router; whether it was news.
-    pub(crate) fn merge(&mut self, ticket: Ticket) -> bool {
-        let echoes = self.0.get_or_insert_default();
-        let known = echoes
-            .tickets
-            .iter()
-            .position(|t| t.router == ticket.router);
-        if known.is_some_and(|known| echoes.tickets[known].number >= ticket.number) {
-            return false;
-        }
-        echoes.version = echoes.version.wrapping_add(1);
-        if let Some(known) = known {
-            echoes.tickets[known] = ticket;
-            echoes.echoed[known] = echoes.version;
-        } else {
-            if echoes.tickets.len() == MAX_ROUTERS {
-                echoes.forget_oldest();
-            }
-            echoes.tickets.push(ticket);
-            echoes.echoed.push(echoes.version);
-        }
-        true
-    }
-
-    pub(crate) fn merge_all(&mut self, others: &Self) -> bool {
-        let mut news = false;
-        for ticket in others.tickets() {
-            news |= self.merge(*ticket);
-        }
-        if let (Some(echoes), Some(others)) = (&mut self.0, &others.0) {
-            echoes.forgotten = echoes.forgotten.saturating_add(others.forgotten);
-        }
-        news
-    }
-
-    pub(crate) fn tickets(&self) -> &[Ticket] {
-        self.0.as_ref().map_or(&[], |echoes| &echoes.tickets)
-    }
-
-    /// Tickets that have had to go since this was asked last.
-    fn take_forgotten(&mut self) -> u64 {
-        let forgotten = self.0.as_mut().map(|echoes| &mut echoes.forgotten);
-        forgotten.map_or(0, |forgotten| u64::from(std::mem::take(forgotten)))
-    }
-
-    /// Changes with every news.
-    pub(crate) fn version(&self) -> u32 {
-        self.0.as_ref().map_or(0, |echoes| echoes.version)
-    }
-}
-
 /// What a reporter and the publisher share: the report that waits, and whose it is.
 #[derive(Debug)]
 pub(crate) struct SharedReport {
@@ -263,9 +182,7 @@ pub enum Reported {
 /// Newest report of every living worker rank.
 #[derive(Debug, Default)]
 pub struct Reports {
-    /// Found by the worker in the row: names stand once.
-    slots: HashTable<WorkerSlot>,
-    hasher: RandomState,
+    names: Names<WorkerSlot>,
     rows: Slab<WorkerSlot, Report>,
     forgotten_tickets: u64,
 }
@@ -278,12 +195,12 @@ impl Reports {
 
     /// Living workers.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.names.len()
     }
 
     /// Whether no worker lives.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.names.is_empty()
     }
 
     /// Echoed tickets that were forgotten for others.
@@ -309,9 +226,7 @@ impl Reports {
     /// Where a living worker is.
     #[inline]
     fn slot(&self, worker: WorkerRank) -> Option<WorkerSlot> {
-        let is_it = |slot: &WorkerSlot| self.rows.get(*slot).is_some_and(|r| r.worker == worker);
-        let slot = self.slots.find(self.hasher.hash_one(worker), is_it);
-        slot.copied()
+        self.names.find(worker, |slot| worker_in(&self.rows, slot))
     }
 
     /// Newest of the worker in `slot`.
@@ -353,9 +268,8 @@ impl Reports {
 
     /// A worker left: its life ends. `None` if it is not known.
     pub fn handle_left(&mut self, worker: WorkerRank) -> Option<WorkerSlot> {
-        let hash = self.hasher.hash_one(worker);
-        let is_it = |slot: &WorkerSlot| self.rows.get(*slot).is_some_and(|r| r.worker == worker);
-        let slot = self.slots.find_entry(hash, is_it).ok()?.remove().0;
+        let slot = self.slot(worker)?;
+        self.names.remove(slot, worker);
         tracing::info!(%worker, "a worker left");
         if let Some(reporter) = self.rows.remove(slot).and_then(|r| r.reporter) {
             reporter.waiting.close(Closed::Ended);
@@ -367,10 +281,9 @@ impl Reports {
     #[must_use = "every link must hear of it"]
     pub fn compact(&mut self) -> Option<Renumbering<WorkerSlot>> {
         let renumbering = self.rows.compact()?;
-        self.slots = HashTable::with_capacity(self.rows.slots() as usize);
+        self.names = Names::default();
         for (slot, report) in self.rows.iter() {
-            let hash = hash_of(&self.rows, &self.hasher);
-            self.slots.insert_unique(hash(&slot), slot, hash);
+            self.names.insert(slot, |slot| worker_in(&self.rows, slot));
             if let Some(reporter) = &report.reporter {
                 reporter.slot.store(slot.number(), Relaxed);
             }
@@ -464,18 +377,16 @@ impl Reports {
         if let Some(reporter) = reporter {
             reporter.slot.store(slot.number(), Relaxed);
         }
-        let hash = hash_of(&self.rows, &self.hasher);
-        self.slots.insert_unique(hash(&slot), slot, hash);
+        self.names.insert(slot, |slot| worker_in(&self.rows, slot));
         slot
     }
 }
 
-/// How a slot is found: by its worker.
-fn hash_of(rows: &Slab<WorkerSlot, Report>, hasher: &RandomState) -> impl Fn(&WorkerSlot) -> u64 {
-    |slot| {
-        let worker = rows.get(*slot).map(|report| report.worker);
-        worker.map_or(0, |worker| hasher.hash_one(worker))
-    }
+/// Whose report a slot that is taken holds.
+#[inline]
+fn worker_in(rows: &Slab<WorkerSlot, Report>, slot: WorkerSlot) -> WorkerRank {
+    rows.get(slot)
+        .map_or_else(WorkerRank::default, |report| report.worker)
 }
 
 /// The row of the worker, if the reporter is its present one.
@@ -488,10 +399,6 @@ fn row_of<'a>(
     let present = row.reporter.as_ref()?;
     Arc::ptr_eq(present, reporter).then_some((slot, row))
 }
-
-/// Routers whose tickets a worker echoes at once. More than a fleet has; it bounds what hostile tickets can pile up, to 1 KiB
-/// a worker. The one echoed longest ago goes first: a router that is gone is echoed no more.
-const MAX_ROUTERS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -585,24 +492,5 @@ mod tests {
         reports.handle_reporter(reporter);
         let row = reports.get(W).unwrap();
         assert!(row.life > plain && row.metrics.is_none());
-    }
-
-    #[test]
-    fn tickets_merge_by_maximum_per_router_and_are_bounded() {
-        let mut admitted = Admitted::default();
-        let ticket = |router, number| Ticket { router, number };
-        assert!(admitted.merge(ticket(1, 5)));
-        assert!(!admitted.merge(ticket(1, 5)));
-        assert!(!admitted.merge(ticket(1, 4)));
-        assert!(admitted.merge(ticket(2, 1)));
-        assert_eq!(
-            (admitted.tickets(), admitted.version()),
-            (&[ticket(1, 5), ticket(2, 1)][..], 2)
-        );
-        for router in 3..100 {
-            admitted.merge(ticket(router, 1));
-        }
-        assert_eq!(admitted.tickets().len(), MAX_ROUTERS);
-        assert!(admitted.tickets().contains(&ticket(99, 1)));
     }
 }

@@ -1,33 +1,33 @@
 //! Which worker is in which row.
 
-use std::{collections::HashMap, hash::BuildHasher};
+use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
-use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::slots::{BySlot, RowSlot};
+use super::{
+    names::Names,
+    slots::{BySlot, RowSlot},
+};
 use crate::metrics::{WorkerId, WorkerRank};
 
 /// The workers of a load table by name and by row.
 ///
-/// The names stand by row, and once: the table that finds them holds numbers of rows only. Most workers have one rank, 0,
+/// The names stand by row, and once. Most workers have one rank, 0,
 /// which is found like any; the others of a worker are listed.
 #[derive(Debug)]
 pub(super) struct Roster {
     workers: BySlot<RowSlot, WorkerRank>,
-    rows: HashTable<RowSlot>,
+    rows: Names<RowSlot>,
     other_ranks: HashMap<WorkerId, SmallVec<[RowSlot; 2]>, RandomState>,
-    hasher: RandomState,
 }
 
 impl Default for Roster {
     fn default() -> Self {
         Self {
             workers: BySlot::new(WorkerRank::default()),
-            rows: HashTable::new(),
+            rows: Names::default(),
             other_ranks: HashMap::default(),
-            hasher: RandomState::default(),
         }
     }
 }
@@ -45,9 +45,7 @@ impl Roster {
     /// The row of a worker.
     #[inline]
     pub(super) fn row(&self, worker: WorkerRank) -> Option<RowSlot> {
-        let hash = self.hasher.hash_one(worker);
-        let row = self.rows.find(hash, |row| *self.workers.at(*row) == worker);
-        row.copied()
+        self.rows.find(worker, |row| *self.workers.at(row))
     }
 
     /// The worker in a row.
@@ -66,9 +64,7 @@ impl Roster {
     /// A worker that is not in has the row.
     pub(super) fn insert(&mut self, worker: WorkerRank, row: RowSlot) {
         self.workers[row] = worker;
-        let (workers, hasher) = (&self.workers, &self.hasher);
-        let hash = |row: &RowSlot| hasher.hash_one(workers.at(*row));
-        self.rows.insert_unique(hash(&row), row, hash);
+        self.rows.insert(row, |row| *self.workers.at(row));
         if worker.rank() > 0 {
             let ranks = self.other_ranks.entry(worker.worker()).or_default();
             ranks.push(row);
@@ -78,10 +74,7 @@ impl Roster {
     /// The worker in the row is gone.
     pub(super) fn remove(&mut self, row: RowSlot) {
         let worker = self.worker(row);
-        let hash = self.hasher.hash_one(worker);
-        if let Ok(entry) = self.rows.find_entry(hash, |other| *other == row) {
-            entry.remove();
-        }
+        self.rows.remove(row, worker);
         let id = worker.worker();
         if worker.rank() > 0
             && let Some(ranks) = self.other_ranks.get_mut(&id)
@@ -103,9 +96,7 @@ impl Roster {
     /// There are no rows from this number on; gives back what is not needed.
     pub(super) fn shrink(&mut self, rows: u32) {
         self.workers.truncate(rows);
-        let (workers, hasher) = (&self.workers, &self.hasher);
-        let hash = |row: &RowSlot| hasher.hash_one(workers.at(*row));
-        self.rows.shrink_to(2 * self.rows.len(), hash);
+        self.rows.shrink(|row| *self.workers.at(row));
         self.other_ranks.shrink_to(2 * self.other_ranks.len());
     }
 }
