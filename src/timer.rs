@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use actix::{Actor, AsyncContext, Context, SpawnHandle};
 
+use crate::sans_io::link::TICK;
+
 /// Keeps at most one `run_later` handle armed, for the earliest deadline wanted.
 ///
 /// actix runs a callback that was already due when it was cancelled, and handle numbers start again after a supervised
@@ -130,7 +132,5 @@ pub(crate) fn one_tick_after(deadline: Instant) -> Option<Instant> {
     deadline.checked_add(TICK)
 }
 
-/// Resolution of tokio's timers: a deadline that moves by less is not worth a new handle.
-pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// tokio rounds a deadline up to its next tick, which panics at the end of time. It waits so long where it notices.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(30 * 365 * 24 * 3600);

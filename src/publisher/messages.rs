@@ -13,7 +13,6 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct MetricsChanged {
     worker: WorkerRank,
-    /// Kept small: an envelope of up to 120 bytes takes allocators their shortest way.
     metrics: ForwardPassMetrics,
     admitted: Option<Ticket>,
 }

@@ -18,12 +18,12 @@ use crate::{
     sans_io::{
         bell::Bell,
         conflate::Closed,
-        link::{Delivery, Link},
+        link::{Delivery, Link, TICK},
         reports::{Reported, Reports, SharedReport, WorkerSlot},
     },
     snapshot::{PublisherId, SnapshotAck},
     stamp,
-    timer::{DeadlineTimer, TICK, one_tick_after},
+    timer::{DeadlineTimer, one_tick_after},
     turns::Turns,
 };
 

@@ -109,6 +109,7 @@ impl LoadTable {
         }
     }
 
+    /// Called: in line, its lists would take room on the stack of every choice.
     fn least_cost_of_allowed(&mut self, request: &SelectWorker) -> Result<Chosen, SelectError> {
         match &request.candidates {
             Candidates::Any => self.least_cost_of_all(request),

@@ -547,8 +547,8 @@ fn urgent_gap(coalescing: Coalescing) -> Duration {
     }
 }
 
-/// How exact timers are, at best: what comes a tick later is not late.
-const TICK: Duration = Duration::from_millis(1);
+/// Resolution of tokio's timers: what comes a tick later is not late.
+pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// A report that joins one that waits keeps its stamp: for this long at most, as long as there is a router to tell.
 const STAMP_LAG: Duration = Duration::from_millis(10);
 /// Without an answer for this long, a router is worth a warning.

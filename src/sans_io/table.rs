@@ -374,10 +374,6 @@ impl LoadTable {
             row.stale = None;
         }
         self.pricing.place(index, row.known(), booked);
-        self.follow_weights();
-        let Some(row) = self.rows.get(index) else {
-            return;
-        };
         let silent_since = row.silent_since().filter(|_| row.stale.is_none());
         let since = match (silent_since, row.challenged_since()) {
             (Some(one), Some(other)) => Some(one.min(other)),
@@ -387,6 +383,7 @@ impl LoadTable {
         if let Some(deadline) = since.and_then(|since| since.checked_add(stale_after)) {
             self.deadlines.set(index, deadline);
         }
+        self.follow_weights();
     }
 }
 
