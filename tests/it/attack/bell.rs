@@ -1,4 +1,4 @@
-//! Reports that wake nobody, mixed with everything that does.
+//! Reports that wake nobody: when they leave, and how they end.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use actix_kv_metrics::{
 use crate::support::{publishers::*, *};
 
 /// Attaches a router with windows of its own.
-async fn attach_with(
+pub async fn attach_with(
     publisher: &Addr<PublisherActor>,
     coalescing: Coalescing,
     otherwise: Answer,
@@ -24,7 +24,7 @@ async fn attach_with(
 }
 
 /// Reporters of workers 1 to `workers`, each of which has reported 0, seconds ago.
-async fn reporters(publisher: &Addr<PublisherActor>, workers: u64) -> Vec<MetricsReporter> {
+pub async fn reporters(publisher: &Addr<PublisherActor>, workers: u64) -> Vec<MetricsReporter> {
     let made: Vec<_> = (1..=workers)
         .map(|worker| MetricsReporter::new(publisher, worker))
         .collect();

@@ -3,38 +3,12 @@
 use std::time::Duration;
 
 use actix_kv_metrics::{
-    AttachRouter, Coalescing, DetachRouter, Flush, MetricsReporter, PublisherActor, ReportError,
-    WorkerJoined,
-    actix::{Actor, Addr, Arbiter, System, clock},
+    AttachRouter, Coalescing, DetachRouter, Flush, MetricsReporter, ReportError, WorkerJoined,
+    actix::{Actor, Arbiter, System, clock},
 };
 
+use super::bell::{attach_with, reporters};
 use crate::support::{publishers::*, *};
-
-/// Attaches a router with windows of its own.
-async fn attach_with(
-    publisher: &Addr<PublisherActor>,
-    coalescing: Coalescing,
-    otherwise: Answer,
-) -> LogHandle {
-    let log = LogHandle::new();
-    let router = Recorder::answering(&log, [Answer::Apply], otherwise).start();
-    let attach = AttachRouter::new(router.recipient()).coalescing(coalescing);
-    publisher.send(attach).await.unwrap();
-    settle().await;
-    log
-}
-
-/// Reporters of workers 1 to `workers`, each of which has reported 0, seconds ago.
-async fn reporters(publisher: &Addr<PublisherActor>, workers: u64) -> Vec<MetricsReporter> {
-    let made: Vec<_> = (1..=workers)
-        .map(|worker| MetricsReporter::new(publisher, worker))
-        .collect();
-    for reporter in &made {
-        reporter.report(load(0)).unwrap();
-    }
-    sleep(ms(5_000)).await;
-    made
-}
 
 #[test]
 fn g2_a_quiet_period_counts_from_the_report_whatever_idle_messages_came_meanwhile() {

@@ -2,8 +2,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use actix_kv_metrics::{
-    Candidates, RouterConfig, SelectError, SelectWorker, SnapshotKind, WorkerId, WorkerRank,
-    sans_io::LoadTable,
+    Candidates, RouterConfig, RouterConfigBuilder, SelectError, SelectWorker, SnapshotKind,
+    WorkerId, WorkerLoad, WorkerRank, sans_io::LoadTable,
 };
 
 /// A worker's price by the public formula: overlap, active, booked, waiting.
@@ -95,42 +95,50 @@ fn the_cheapest_of_fresh_workers_is_chosen_by_the_documented_formula() {
     }
 }
 
+fn table(config: RouterConfigBuilder, loads: Vec<WorkerLoad>) -> LoadTable {
+    let mut table = LoadTable::new(config.build().unwrap());
+    let full = super::snapshot((1, 1), 1, SnapshotKind::Full, vec![], loads);
+    table.handle_snapshot(full, super::epoch());
+    table
+}
+
+fn equals(workers: u64) -> Vec<WorkerLoad> {
+    (0..workers).map(|w| super::load(w, 1, 10)).collect()
+}
+
+/// Workers from 0 on are chosen evenly, each 400 times on average.
+#[track_caller]
+fn expect_even(table: &mut LoadTable, request: &SelectWorker, workers: u64) {
+    let now = super::epoch();
+    let mut seen: BTreeMap<WorkerRank, u64> = BTreeMap::new();
+    for _ in 0..400 * workers {
+        let p = table.select(request, now).unwrap();
+        *seen.entry(p.worker).or_default() += 1;
+        table.release(p.ticket);
+    }
+    assert_eq!(seen.len() as u64, workers);
+    let chi: f64 = (0..workers)
+        .map(|w| {
+            let c = seen.get(&w.into()).copied().unwrap_or(0);
+            (c as f64 - 400.0).powi(2) / 400.0
+        })
+        .sum();
+    let df = workers as f64 - 1.0;
+    // About five standard deviations.
+    assert!(
+        chi < df + 5.0 * (2.0 * df).sqrt() + 10.0,
+        "{workers}: {chi} {seen:?}"
+    );
+}
+
 #[test]
 fn ties_are_uniform() {
     for workers in [2u64, 5, 16, 64, 300] {
-        let mut table = LoadTable::new(
-            RouterConfig::builder()
-                .seed(7)
-                .tie_width(0.0)
-                .build()
-                .unwrap(),
-        );
-        let now = super::epoch();
         // One dearer than the rest, and none of it may be chosen.
-        let mut loads: Vec<_> = (0..workers).map(|w| super::load(w, 1, 10)).collect();
+        let mut loads = equals(workers);
         loads.push(super::load(9999, 1, 11));
-        table.handle_snapshot(
-            super::snapshot((1, 1), 1, SnapshotKind::Full, vec![], loads),
-            now,
-        );
-        let n = 400 * workers;
-        let mut seen: BTreeMap<WorkerRank, u64> = BTreeMap::new();
-        for _ in 0..n {
-            let p = table.select(&SelectWorker::blocks(4), now).unwrap();
-            *seen.entry(p.worker).or_default() += 1;
-            table.release(p.ticket);
-        }
-        assert_eq!(seen.len() as u64, workers);
-        let chi: f64 = seen
-            .values()
-            .map(|c| (*c as f64 - 400.0).powi(2) / 400.0)
-            .sum();
-        let df = workers as f64 - 1.0;
-        // About five standard deviations.
-        assert!(
-            chi < df + 5.0 * (2.0 * df).sqrt() + 10.0,
-            "{workers}: {chi}"
-        );
+        let exact = RouterConfig::builder().seed(7).tie_width(0.0);
+        expect_even(&mut table(exact, loads), &SelectWorker::blocks(4), workers);
     }
 }
 
@@ -138,47 +146,20 @@ fn ties_are_uniform() {
 #[test]
 fn ties_between_overlapped_and_other_workers_are_uniform() {
     for workers in [4u64, 100] {
-        let mut table = LoadTable::new(RouterConfig::builder().seed(3).build().unwrap());
-        let now = super::epoch();
-        let loads: Vec<_> = (0..workers).map(|w| super::load(w, 1, 10)).collect();
-        table.handle_snapshot(
-            super::snapshot((1, 1), 1, SnapshotKind::Full, vec![], loads),
-            now,
-        );
         let mut request = SelectWorker::blocks(4);
         for w in 0..workers / 2 {
             request = request.overlap(w, 0);
         }
-        let mut seen: BTreeMap<WorkerRank, u64> = BTreeMap::new();
-        for _ in 0..400 * workers {
-            let p = table.select(&request, now).unwrap();
-            *seen.entry(p.worker).or_default() += 1;
-            table.release(p.ticket);
-        }
-        let chi: f64 = (0..workers)
-            .map(|w| {
-                let c = seen.get(&w.into()).copied().unwrap_or(0);
-                (c as f64 - 400.0).powi(2) / 400.0
-            })
-            .sum();
-        let df = workers as f64 - 1.0;
-        assert!(
-            chi < df + 5.0 * (2.0 * df).sqrt() + 10.0,
-            "{workers}: {chi} {seen:?}"
-        );
+        let config = RouterConfig::builder().seed(3);
+        expect_even(&mut table(config, equals(workers)), &request, workers);
     }
 }
 
 #[test]
 fn among_with_duplicates_is_no_bias() {
     for workers in [4u64, 100] {
-        let mut table = LoadTable::new(RouterConfig::builder().seed(3).build().unwrap());
+        let mut table = table(RouterConfig::builder().seed(3), equals(workers));
         let now = super::epoch();
-        let loads: Vec<_> = (0..workers).map(|w| super::load(w, 1, 10)).collect();
-        table.handle_snapshot(
-            super::snapshot((1, 1), 1, SnapshotKind::Full, vec![], loads),
-            now,
-        );
         let among: Arc<[WorkerRank]> = [0u64, 0, 0, 0, 0, 0, 0, 1, 777]
             .into_iter()
             .map(WorkerRank::from)

@@ -1,6 +1,6 @@
 //! Two claims on one worker: who reports is heard `stale_after` after the other fell silent.
 
-use actix_kv_metrics::{RouterConfig, SnapshotAck, SnapshotKind, sans_io::LoadTable};
+use actix_kv_metrics::{SnapshotAck, SnapshotKind, sans_io::LoadTable};
 
 use super::{load, ms, snapshot};
 
@@ -36,11 +36,7 @@ enum Step {
 }
 
 fn run(steps: &[Step]) -> Result<(), String> {
-    let config = RouterConfig::builder()
-        .stale_after(ms(2000))
-        .build()
-        .unwrap();
-    let mut table = LoadTable::new(config);
+    let mut table = super::table();
     let mut now = super::epoch();
     let mut sequence = 0;
     let mut others = [0u64; 8];

@@ -167,43 +167,22 @@ fn after_a_mass_departure_little_is_left() {
     let mut table = LoadTable::new(RouterConfig::builder().build().unwrap());
     let now = super::epoch();
     let mut sequence = 0;
-    for round in 0..3u64 {
+    let mut tell_all = |table: &mut LoadTable, loads| {
         sequence += 1;
-        let all = (0..50_000)
-            .map(|w| load(w + 50_000 * round, round + 1, w))
-            .collect();
-        table.handle_snapshot(
-            snapshot((1, 1), sequence, SnapshotKind::Full, vec![], all),
-            now,
-        );
+        let full = snapshot((1, 1), sequence, SnapshotKind::Full, vec![], loads);
+        table.handle_snapshot(full, now);
+    };
+    for round in 0..3u64 {
+        let all = (0..50_000).map(|w| load(w + 50_000 * round, round + 1, w));
+        tell_all(&mut table, all.collect());
         assert_eq!(table.len(), 50_000);
     }
-    sequence += 1;
-    table.handle_snapshot(
-        snapshot(
-            (1, 1),
-            sequence,
-            SnapshotKind::Full,
-            vec![],
-            vec![load(7, 9, 1)],
-        ),
-        now,
-    );
+    tell_all(&mut table, vec![load(7, 9, 1)]);
     assert_eq!(table.len(), 1);
     let mut took = Vec::new();
     for _ in 0..100 {
         let begun = Instant::now();
-        sequence += 1;
-        table.handle_snapshot(
-            snapshot(
-                (1, 1),
-                sequence,
-                SnapshotKind::Full,
-                vec![],
-                vec![load(7, 9, 1)],
-            ),
-            now,
-        );
+        tell_all(&mut table, vec![load(7, 9, 1)]);
         let ticket = table_select(&mut table, now);
         table.release(ticket);
         took.push(begun.elapsed());

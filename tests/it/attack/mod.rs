@@ -14,33 +14,20 @@ mod trust;
 use std::{future::Future, time::Duration};
 
 use actix_kv_metrics::{
-    ForwardPassMetrics, LoadSnapshot, PublisherId, SnapshotKind, WorkerLoad, WorkerRank,
-    actix::System,
+    ForwardPassMetrics, LoadSnapshot, PublisherId, RouterConfig, SnapshotKind, WorkerLoad,
+    WorkerRank, sans_io::LoadTable,
 };
 
+pub use crate::support::ms;
+
 pub fn virtual_time<F: Future<Output = ()>>(body: F) {
-    let (_ended, watched) = std::sync::mpsc::channel::<()>();
-    let name = std::thread::current().name().unwrap_or("?").to_owned();
-    std::thread::spawn(move || {
-        if watched.recv_timeout(Duration::from_secs(120))
-            == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
-        {
-            eprintln!("{name} spins");
-            std::process::exit(101);
-        }
-    });
-    let system = System::with_tokio_rt(|| {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .unwrap()
-    });
-    system.block_on(async {
-        tokio::time::timeout(Duration::from_secs(36_000), body)
-            .await
-            .expect("ends")
-    });
+    crate::support::virtual_time_within(Duration::from_secs(36_000), body);
+}
+
+/// A table that takes silence of two seconds for an end.
+pub fn table() -> LoadTable {
+    let config = RouterConfig::builder().stale_after(ms(2000));
+    LoadTable::new(config.build().unwrap())
 }
 
 /// A moment to begin at.
@@ -48,12 +35,8 @@ pub fn epoch() -> std::time::Instant {
     actix_kv_metrics::actix::clock::Instant::now().into_std()
 }
 
-pub fn ms(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
 pub async fn sleep(n: u64) {
-    actix_kv_metrics::actix::clock::sleep(ms(n)).await;
+    crate::support::sleep(ms(n)).await;
 }
 
 pub fn load(worker: impl Into<WorkerRank>, life: u64, active: u64) -> WorkerLoad {

@@ -1,7 +1,7 @@
 //! G18 at the table: the shortest scripts of forged snapshots under the true publisher's id that shut it out.
 use std::time::Instant;
 
-use actix_kv_metrics::{LoadSnapshot, RouterConfig, SnapshotAck, SnapshotKind, sans_io::LoadTable};
+use actix_kv_metrics::{LoadSnapshot, SnapshotAck, SnapshotKind, sans_io::LoadTable};
 
 use super::{load, ms, snapshot};
 
@@ -14,6 +14,13 @@ struct True {
 }
 
 impl True {
+    fn new() -> Self {
+        Self {
+            sequence: 9,
+            acknowledged: None,
+        }
+    }
+
     fn tell(&mut self, table: &mut LoadTable, now: Instant) -> SnapshotAck {
         self.sequence += 1;
         let kind = match self.acknowledged {
@@ -42,16 +49,9 @@ impl True {
 
 /// Whether the true publisher is heard 1 s after `stale_after`, if `forged` come `gap` milliseconds apart.
 fn heals(forged: &[LoadSnapshot], between: bool, gap: u64) -> bool {
-    let config = RouterConfig::builder()
-        .stale_after(ms(2000))
-        .build()
-        .unwrap();
-    let mut table = LoadTable::new(config);
+    let mut table = super::table();
     let mut now = super::epoch();
-    let mut publisher = True {
-        sequence: 9,
-        acknowledged: None,
-    };
+    let mut publisher = True::new();
     publisher.tell(&mut table, now);
     publisher.tell(&mut table, now);
     for forged in forged {
@@ -178,16 +178,9 @@ fn no_random_script_shuts_the_true_publisher_out() {
 /// the incarnation may be asked makes every later answer of the true one too old.
 #[test]
 fn a_forged_sequence_while_everything_is_asked_shuts_nobody_out_for_ever() {
-    let config = RouterConfig::builder()
-        .stale_after(ms(2000))
-        .build()
-        .unwrap();
-    let mut table = LoadTable::new(config);
+    let mut table = super::table();
     let mut now = super::epoch();
-    let mut publisher = True {
-        sequence: 9,
-        acknowledged: None,
-    };
+    let mut publisher = True::new();
     assert_eq!(publisher.tell(&mut table, now), SnapshotAck::Applied);
     let forged = |table: &mut LoadTable, incarnation, kind, now| {
         table.handle_snapshot(
