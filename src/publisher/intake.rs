@@ -5,41 +5,90 @@ use std::{sync::Arc, time::Instant};
 use actix::{AsyncContext, Context, Handler, Message};
 
 use super::PublisherActor;
-use crate::sans_io::{bell::Bell, reports::SharedReport};
+use crate::{
+    metrics::WorkerRank,
+    sans_io::{bell::Bell, reports::SharedReport},
+};
 
 /// Where reporters enter that have something.
 pub(super) type ReportBell = Bell<Arc<SharedReport>>;
 
+/// How far what waits at reporters has been taken in.
+#[derive(Debug, Default)]
+pub(super) struct Intake {
+    /// Reporters that entered the bell, the last of them first.
+    entered: Vec<Arc<SharedReport>>,
+    /// Others may have entered without waking the publisher.
+    calm: bool,
+    /// When it was looked last whether they have.
+    looked_at: Option<Instant>,
+    /// Reports were taken in since the last drive.
+    any: bool,
+}
+
 impl PublisherActor {
-    /// Takes in what waits at reporters, a turn's worth; whether something did.
+    /// Takes in what waits at reporters, a turn's worth; whether something did since the last call.
     pub(super) fn take_some_reports(&mut self, ctx: &mut Context<Self>, now: Instant) -> bool {
-        let reported = self.take_reports(now, REPORTS_A_TURN);
-        if reported == REPORTS_A_TURN {
-            self.ring(ctx);
-            self.turns.give_way(ctx);
-        }
-        reported > 0
+        self.take_a_turn_of_reports(ctx, now, None);
+        std::mem::take(&mut self.intake.any)
     }
 
     /// Everything that waits at reporters.
     pub(super) fn take_all_reports(&mut self, now: Instant) {
-        while self.take_reports(now, usize::MAX) > 0 {}
+        while self.take_reports(now, usize::MAX, None) > 0 {}
     }
 
-    /// Takes in what waits at `most` reporters; how many that were.
-    fn take_reports(&mut self, now: Instant, most: usize) -> usize {
+    /// Before a link is told what `worker` says now: what others reported before that, lest it count as reported now; a
+    /// link's clock does not go back. What `worker` itself reported keeps its place behind its message. Whether reports were
+    /// taken in: then the links have to be looked after.
+    #[inline]
+    pub(super) fn take_others_first(
+        &mut self,
+        ctx: &mut Context<Self>,
+        now: Instant,
+        worker: WorkerRank,
+    ) -> bool {
+        if self.intake.calm && self.intake.looked_at != Some(now) {
+            self.take_a_turn_of_reports(ctx, now, Some(worker));
+        }
+        self.intake.any
+    }
+
+    fn take_a_turn_of_reports(
+        &mut self,
+        ctx: &mut Context<Self>,
+        now: Instant,
+        but: Option<WorkerRank>,
+    ) {
+        let reported = self.take_reports(now, REPORTS_A_TURN, but);
+        self.intake.looked_at = Some(now);
+        self.intake.any |= reported > 0;
+        if reported == REPORTS_A_TURN {
+            self.ring(ctx);
+            self.turns.give_way(ctx);
+        }
+    }
+
+    /// Takes in what waits at `most` reporters, `but` those of this worker; how many that were.
+    fn take_reports(&mut self, now: Instant, most: usize, but: Option<WorkerRank>) -> usize {
         let mut reported = 0;
+        let mut left = Vec::new();
         while reported < most {
-            if self.taken.is_empty() {
-                self.bell.take(&mut self.taken);
-                self.taken.reverse();
+            if self.intake.entered.is_empty() {
+                self.bell.take(&mut self.intake.entered);
+                self.intake.entered.reverse();
             }
-            let Some(reporter) = self.taken.pop() else {
+            let Some(reporter) = self.intake.entered.pop() else {
                 break;
             };
+            if but == Some(reporter.worker) {
+                left.push(reporter);
+                continue;
+            }
             self.take_report(&reporter, now);
             reported += 1;
         }
+        self.intake.entered.extend(left.into_iter().rev());
         reported
     }
 
@@ -80,9 +129,10 @@ impl PublisherActor {
     }
 
     /// Lets reporters enter quietly if something else is going to make the publisher look in time.
-    pub(super) fn rest(&self, ctx: &Context<Self>, now: Instant) {
+    pub(super) fn rest(&mut self, ctx: &Context<Self>, now: Instant) {
         let wake = self.timer.deadline();
         let calm = self.links().all(|link| link.can_wait_for(wake, now));
+        self.intake.calm = calm;
         if !self.bell.rest(calm) {
             self.ring(ctx);
         }

@@ -80,7 +80,7 @@ impl Handler<MetricsChanged> for PublisherActor {
         let reported = self
             .reports
             .handle_report(msg.worker, msg.metrics, msg.admitted, now);
-        self.handle_reported(ctx, now, reported);
+        self.handle_reported(ctx, now, msg.worker, reported);
         Ok(())
     }
 }
@@ -94,7 +94,7 @@ impl Handler<WorkerJoined> for PublisherActor {
             return;
         }
         if let Some(slot) = self.reports.handle_joined(msg.worker) {
-            self.handle_joined(ctx, now, slot);
+            self.handle_joined(ctx, now, msg.worker, slot);
         }
     }
 }

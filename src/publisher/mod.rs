@@ -19,7 +19,7 @@ use crate::{
         bell::Bell,
         conflate::Closed,
         link::{Delivery, Link, TICK},
-        reports::{Reported, Reports, SharedReport, WorkerSlot},
+        reports::{Reported, Reports, WorkerSlot},
     },
     snapshot::{PublisherId, SnapshotAck},
     stamp,
@@ -38,7 +38,7 @@ mod waiters;
 
 use self::{
     flush::FlushReport,
-    intake::ReportBell,
+    intake::{Intake, ReportBell},
     routers::{Ack, Attached, delivery},
     stats::PublisherStats,
     waiters::Waiters,
@@ -62,8 +62,7 @@ pub struct PublisherActor {
     config: PublisherConfig,
     reports: Reports,
     bell: Arc<ReportBell>,
-    /// Reporters that entered there, the last of them first.
-    taken: Vec<Arc<SharedReport>>,
+    intake: Intake,
     attached: Vec<Attached>,
     next_link: u64,
     sequence: u64,
@@ -94,7 +93,7 @@ impl PublisherActor {
             config,
             reports: Reports::new(),
             bell: Arc::new(Bell::new()),
-            taken: Vec::new(),
+            intake: Intake::default(),
             attached: Vec::new(),
             next_link: 0,
             sequence: 0,
@@ -227,8 +226,15 @@ impl PublisherActor {
 
     // Called, it would copy what has changed: 25 instructions more a message.
     #[inline(always)]
-    fn handle_reported(&mut self, ctx: &mut Context<Self>, now: Instant, reported: Reported) {
-        if self.note_report(now, reported) {
+    fn handle_reported(
+        &mut self,
+        ctx: &mut Context<Self>,
+        now: Instant,
+        worker: WorkerRank,
+        reported: Reported,
+    ) {
+        let ahead = self.take_others_first(ctx, now, worker);
+        if self.note_report(now, reported) || ahead {
             self.drive_after_message(ctx, now);
         }
     }
@@ -260,7 +266,14 @@ impl PublisherActor {
         look
     }
 
-    fn handle_joined(&mut self, ctx: &mut Context<Self>, now: Instant, slot: WorkerSlot) {
+    fn handle_joined(
+        &mut self,
+        ctx: &mut Context<Self>,
+        now: Instant,
+        worker: WorkerRank,
+        slot: WorkerSlot,
+    ) {
+        self.take_others_first(ctx, now, worker);
         if let Some(report) = self.reports.at(slot) {
             for attached in &mut self.attached {
                 attached.link.handle_joined(slot, report, now);
@@ -276,6 +289,7 @@ impl PublisherActor {
         worker: WorkerRank,
         slot: WorkerSlot,
     ) {
+        self.take_others_first(ctx, now, worker);
         let living = self.reports.len();
         for attached in &mut self.attached {
             attached.link.handle_left(slot, worker, living, now);

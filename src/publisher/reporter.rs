@@ -220,7 +220,7 @@ impl Handler<ReporterMade> for PublisherActor {
         // Before what waits is taken: whoever reports after that finds the bell.
         msg.1.bell.get_or_init(|| self.bell.clone());
         if let Some(slot) = self.reports.handle_reporter(msg.0.clone()) {
-            self.handle_joined(ctx, now, slot);
+            self.handle_joined(ctx, now, msg.0.worker, slot);
         }
         if self.take_report(&msg.0, now) {
             self.drive_after_message(ctx, now);
@@ -236,6 +236,7 @@ impl Handler<ReporterLeft> for PublisherActor {
         if self.refuses() {
             return;
         }
+        self.take_others_first(ctx, now, msg.0.worker);
         // What it reported before it left.
         self.take_report(&msg.0, now);
         if let Some(slot) = self.reports.handle_reporter_left(&msg.0) {

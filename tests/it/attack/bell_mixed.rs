@@ -3,31 +3,52 @@
 use std::time::Duration;
 
 use actix_kv_metrics::{
-    AttachRouter, Coalescing, DetachRouter, Flush, MetricsReporter, ReportError, WorkerJoined,
-    actix::{Actor, Arbiter, System, clock},
+    AttachRouter, Coalescing, DetachRouter, Flush, MetricsChanged, MetricsReporter, PublisherActor,
+    ReportError, WorkerJoined, WorkerLeft,
+    actix::{Actor, Addr, Arbiter, System, clock},
 };
 
 use super::bell::{attach_with, reporters};
 use crate::support::{publishers::*, *};
 
 #[test]
-fn g2_a_quiet_period_counts_from_the_report_whatever_idle_messages_came_meanwhile() {
-    virtual_time(async {
+fn g2_a_quiet_period_counts_from_the_report_whatever_comes_by_message_meanwhile() {
+    a_quiet_period_counts_from_the_report(|publisher| {
+        publisher.do_send(WorkerJoined { worker: w(1) });
+    });
+    a_quiet_period_counts_from_the_report(|publisher| {
+        publisher.do_send(MetricsChanged::new(w(100), load(0)));
+    });
+    a_quiet_period_counts_from_the_report(|publisher| {
+        publisher.do_send(MetricsChanged::new(w(100), load(1)));
+    });
+    a_quiet_period_counts_from_the_report(|publisher| {
+        publisher.do_send(WorkerJoined { worker: w(101) });
+        publisher.do_send(WorkerLeft { worker: w(101) });
+    });
+    a_quiet_period_counts_from_the_report(|publisher| {
+        drop(MetricsReporter::new(publisher, w(101)));
+    });
+}
+
+/// `says`: 5 ms after a report that wakes nobody, since a snapshot is in flight.
+fn a_quiet_period_counts_from_the_report(says: fn(&Addr<PublisherActor>)) {
+    virtual_time(async move {
         let publisher = publisher(values_only(20, 60));
-        let log = attach_with(&publisher, values_only(20, 60), Answer::ApplyAfter(ms(12))).await;
+        let log = attach_with(&publisher, values_only(20, 60), Answer::ApplyAfter(ms(16))).await;
         let made = reporters(&publisher, 3).await;
+        publisher.do_send(MetricsChanged::new(w(100), load(0)));
+        sleep(ms(100)).await;
         made[0].report(load(1)).unwrap();
         sleep(ms(20)).await;
-        for _ in 0..3 {
+        for _ in 0..6 {
             made[2].report(load(0)).unwrap();
             sleep(ms(1)).await;
         }
         made[1].report(load(7)).unwrap();
         let at = log.since_start();
-        for _ in 2..10 {
-            sleep(ms(1)).await;
-            publisher.do_send(WorkerJoined { worker: w(1) });
-        }
+        sleep(ms(5)).await;
+        says(&publisher);
         sleep(ms(100)).await;
         let told = log.take();
         let first = told
@@ -109,6 +130,12 @@ fn g3_and_g9_hold_for_any_mix_of_windows_and_reports() {
                 }
                 if rng.u32(..200) == 0 {
                     publisher.do_send(Flush { within: ms(5) });
+                }
+                match rng.u32(..12) {
+                    0..3 => publisher.do_send(MetricsChanged::new(w(100), load(rng.u64(..4)))),
+                    3 => publisher.do_send(WorkerJoined { worker: w(101) }),
+                    4 => publisher.do_send(WorkerLeft { worker: w(101) }),
+                    _ => {}
                 }
                 for link in &mut links {
                     let Some(bound) = link.bound else { continue };
