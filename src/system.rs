@@ -9,7 +9,6 @@ use actix::{Actor, Addr, ArbiterHandle, Context};
 use tokio::sync::oneshot;
 
 use crate::{
-    config::{self, Backoff, ConfigError, PublisherConfig, RouterConfig},
     metrics::WorkerRank,
     publisher::{
         PublisherActor,
@@ -25,95 +24,9 @@ use crate::{
     timer::LONGEST_WAIT,
 };
 
-/// Settings of [`KvMetrics`].
-#[derive(Debug, Clone, Default)]
-pub struct KvMetricsConfig {
-    publisher: PublisherConfig,
-    router: RouterConfig,
-    /// Applied to both sides at the start, so that it does not matter when they were set.
-    saturation: Option<f64>,
-    restart: Backoff,
-    publisher_arbiter: Option<ArbiterHandle>,
-    router_arbiter: Option<ArbiterHandle>,
-}
+mod settings;
 
-impl KvMetricsConfig {
-    /// Settings of the publisher.
-    #[must_use]
-    pub fn publisher(mut self, config: PublisherConfig) -> Self {
-        self.publisher = config;
-        self
-    }
-
-    /// Settings of the router.
-    #[must_use]
-    pub fn router(mut self, config: RouterConfig) -> Self {
-        self.router = config;
-        self
-    }
-
-    /// One saturation for both sides: from this share of the capacity (above 0, at most 1) on the publisher's windows are
-    /// skipped and the router chooses another worker. It counts whatever the publisher's and the router's settings say, in
-    /// whatever order they are set.
-    ///
-    /// # Errors
-    ///
-    /// If the share is out of its bounds.
-    pub fn saturation(mut self, share: f64) -> Result<Self, ConfigError> {
-        self.saturation = Some(share);
-        self.clone().settled()?;
-        Ok(self)
-    }
-
-    /// As both sides start.
-    fn settled(mut self) -> Result<Self, ConfigError> {
-        if let Some(share) = self.saturation {
-            self.publisher = self.publisher.with_saturation(share)?;
-            self.router = self.router.with_saturation(share)?;
-        }
-        Ok(self)
-    }
-
-    /// Whether [`KvMetrics::start`] takes it.
-    ///
-    /// # Errors
-    ///
-    /// If the router's `stale_after` is not greater than the publisher's `minor_delay` + `min_gap`, after which a router is
-    /// told that a worker still reports: every worker would turn stale. What the way between them takes comes on top.
-    /// `stale_after(Duration::MAX)` is always taken.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let windows = self.publisher.coalescing();
-        let told_after = windows.minor_delay().saturating_add(windows.min_gap());
-        let stale_after = self.router.stale_after();
-        config::check(
-            stale_after > told_after || stale_after == Duration::MAX,
-            "stale_after",
-            stale_after,
-            format!("more than minor_delay + min_gap ({told_after:?})"),
-        )
-    }
-
-    /// Pauses before a router that died is started again.
-    #[must_use]
-    pub fn restart(mut self, backoff: Backoff) -> Self {
-        self.restart = backoff;
-        self
-    }
-
-    /// Where the publisher runs. Default: the current arbiter.
-    #[must_use]
-    pub fn publisher_arbiter(mut self, arbiter: ArbiterHandle) -> Self {
-        self.publisher_arbiter = Some(arbiter);
-        self
-    }
-
-    /// Where the router runs. Default: the current arbiter.
-    #[must_use]
-    pub fn router_arbiter(mut self, arbiter: ArbiterHandle) -> Self {
-        self.router_arbiter = Some(arbiter);
-        self
-    }
-}
+pub use self::settings::KvMetricsConfig;
 
 /// A publisher and a router that is replaced when it dies: the handle an application holds.
 ///
@@ -165,13 +78,12 @@ impl KvMetrics {
     /// Outside an actix `System`, and if [`KvMetricsConfig::check`] finds fault with the settings.
     #[track_caller]
     pub fn start(config: KvMetricsConfig) -> Self {
-        let checked = config.check().and_then(|()| config.settled());
-        let config = match checked {
+        let config = match config.settled() {
             Ok(config) => config,
             Err(error) => panic!("{error}"),
         };
         assert!(is_actix_context(), "{OUTSIDE_ACTIX}");
-        let publisher_config = config.publisher.clone();
+        let publisher_config = config.settings.publisher.clone();
         let ended = Arc::<OnceLock<_>>::default();
         let ended_there = ended.clone();
         let publisher = start_in(config.publisher_arbiter.as_ref(), move || {
@@ -352,7 +264,7 @@ async fn guard(
         if !guarded.replace(None) {
             return;
         }
-        if started.elapsed() > config.restart.max() {
+        if started.elapsed() > config.settings.restart.max() {
             failures = 0;
         }
         failures += 1;
@@ -363,7 +275,7 @@ async fn guard(
         }
         let publisher = guarded.door.publisher().clone();
         drop(guarded);
-        actix::clock::sleep(config.restart.delay(failures)).await;
+        actix::clock::sleep(config.settings.restart.delay(failures)).await;
 
         // Not before: a shutdown in between counts what the dead router lacks as not arrived.
         publisher.do_send(DetachRouter(link));
@@ -385,7 +297,7 @@ async fn guard(
 
 fn start_router(config: &KvMetricsConfig) -> (Addr<RouterActor>, oneshot::Receiver<()>) {
     let (alive, died) = oneshot::channel();
-    let router_config = config.router.clone();
+    let router_config = config.settings.router.clone();
     let router = start_in(config.router_arbiter.as_ref(), move || {
         RouterActor::watched(router_config, alive)
     });

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, check, check_share};
+use super::{ConfigError, check, check_share, duration};
 
 /// When a changed worker is published on one link.
 ///
@@ -97,10 +97,15 @@ impl Default for Coalescing {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CoalescingBuilder {
+    #[serde(with = "duration::optional")]
     debounce: Option<Duration>,
+    #[serde(with = "duration::optional")]
     max_delay: Option<Duration>,
+    #[serde(with = "duration::optional")]
     minor_delay: Option<Duration>,
+    #[serde(with = "duration")]
     min_gap: Duration,
+    #[serde(with = "duration")]
     urgent_gap: Duration,
     leading: bool,
     saturation: Option<f64>,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 mod coalescing;
+pub(crate) mod duration;
 mod router;
 
 pub use self::{
@@ -53,9 +54,11 @@ fn check_share(field: &'static str, share: f64) -> Result<(), ConfigError> {
 
 /// Exponential backoff: `initial`, then twice as long after each failure in a row, up to `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "RawBackoff")]
+#[serde(try_from = "ReadBackoff")]
 pub struct Backoff {
+    #[serde(with = "duration")]
     initial: Duration,
+    #[serde(with = "duration")]
     max: Duration,
 }
 
@@ -104,18 +107,23 @@ impl Default for Backoff {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawBackoff {
-    initial: Duration,
-    max: Duration,
+/// A pause that is missing is its default; `max` is at least `initial`.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ReadBackoff {
+    #[serde(with = "duration::optional")]
+    initial: Option<Duration>,
+    #[serde(with = "duration::optional")]
+    max: Option<Duration>,
 }
 
-impl TryFrom<RawBackoff> for Backoff {
+impl TryFrom<ReadBackoff> for Backoff {
     type Error = ConfigError;
 
-    fn try_from(raw: RawBackoff) -> Result<Self, ConfigError> {
-        Self::new(raw.initial, raw.max)
+    fn try_from(read: ReadBackoff) -> Result<Self, ConfigError> {
+        let default = Self::default();
+        let initial = read.initial.unwrap_or(default.initial);
+        Self::new(initial, read.max.unwrap_or(default.max.max(initial)))
     }
 }
 

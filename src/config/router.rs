@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, check, check_share};
+use super::{ConfigError, check, check_share, duration};
 
 /// Settings of a [`RouterActor`](crate::RouterActor).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -106,8 +106,11 @@ pub struct RouterConfigBuilder {
     block_tokens: u32,
     tie_width: f64,
     saturation: Option<f64>,
+    #[serde(with = "duration")]
     settle: Duration,
+    #[serde(with = "duration")]
     reservation_ttl: Duration,
+    #[serde(with = "duration")]
     stale_after: Duration,
     max_publishers: usize,
     max_workers: usize,

@@ -4,6 +4,7 @@ mod blocks;
 mod costs;
 mod end_of_time;
 mod ends;
+mod files;
 mod limits;
 mod load;
 mod meddlers;

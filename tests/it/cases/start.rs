@@ -172,6 +172,11 @@ fn stale_after_must_exceed_what_a_report_takes_to_be_told() {
         let start = || virtual_time(async { drop(KvMetrics::start(unfit)) });
         assert_eq!(panic_of(panic::AssertUnwindSafe(start)), text);
     }
+    // What is set after the saturation counts.
+    let patient = RouterConfig::builder().stale_after(forever);
+    let halfway = config(ms(120), ms(100), ms(20)).saturation(0.5).unwrap();
+    let set = halfway.router(patient.build().unwrap());
+    assert_eq!(set.check(), Ok(()));
     assert!(config(ms(5_000), forever, ms(1)).check().is_err());
     assert!(config(ms(5_000), ms(1_000), forever).check().is_err());
 }

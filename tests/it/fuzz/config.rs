@@ -284,6 +284,8 @@ fn any_text_is_read_as_settings_or_refused() {
         "18446744073709551616",
         "\"debounce\"",
         "\"max_delay\"",
+        "\"20ms\"",
+        "\"never\"",
         "\"secs\"",
         "\"nanos\"",
         "\"saturation\"",
