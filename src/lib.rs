@@ -96,9 +96,10 @@ pub use crate::{
         selection::{Candidates, Cost, SelectError, SelectWorker},
     },
     snapshot::{
-        LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, SnapshotRejected, Ticket, WorkerLoad,
+        LoadSnapshot, ParseTicketError, PublisherId, SnapshotAck, SnapshotKind, SnapshotRejected,
+        Ticket, WorkerLoad,
     },
-    system::{KvMetrics, KvMetricsConfig},
+    system::{AskError, KvMetrics, KvMetricsConfig},
     timer::TimerCounts,
 };
 

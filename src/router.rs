@@ -6,6 +6,7 @@ use actix::{
     Actor, ActorContext, AsyncContext, Context, Handler, Message, Response, Supervised, WeakAddr,
     dev::{MessageResponse, OneshotSender},
 };
+use serde::Serialize;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -114,7 +115,7 @@ impl Message for GetRouterStats {
 }
 
 /// Counters of a router. `selected = released + admitted + settled + dropped + expired + outstanding`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RouterStats {
     /// Workers known.
@@ -326,7 +327,7 @@ impl Handler<SelectWorker> for RouterActor {
             .inspect_err(|error| tracing::debug!(blocks = msg.blocks, %error, "refused"))?;
         tracing::debug!(
             worker = %placement.worker,
-            ticket = %format_args!("{}-{}", placement.ticket.router, placement.ticket.number),
+            ticket = %placement.ticket,
             blocks = msg.blocks,
             overlap = msg.overlap_of(placement.worker),
             cost = %placement.cost,

@@ -1,6 +1,6 @@
 //! What a router receives, and what it answers.
 
-use std::{fmt, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
 use actix::Message;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,8 @@ impl fmt::Display for PublisherId {
     }
 }
 
-/// Names a reservation: what a selection books on a worker. The worker echoes it when it has admitted the request.
+/// Names a reservation: what a selection books on a worker. The worker echoes it when it has admitted the request. Its text,
+/// for a header of the request, is `router-number`.
 ///
 /// Tickets of one router life grow, so a worker that echoes one has seen all that it was sent before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -42,6 +43,38 @@ pub struct Ticket {
     /// Position among that router's reservations, from 1.
     pub number: u64,
 }
+
+impl fmt::Display for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.router, self.number)
+    }
+}
+
+impl FromStr for Ticket {
+    type Err = ParseTicketError;
+
+    fn from_str(text: &str) -> Result<Self, ParseTicketError> {
+        let number = |digits: &str| {
+            // Or a sign would be taken.
+            let digits = Some(digits).filter(|d| d.bytes().all(|digit| digit.is_ascii_digit()));
+            digits.and_then(|digits| digits.parse().ok())
+        };
+        text.split_once('-')
+            .and_then(|(router, count)| {
+                Some(Self {
+                    router: number(router)?,
+                    number: number(count)?,
+                })
+            })
+            .ok_or(ParseTicketError)
+    }
+}
+
+/// A text that names no [`Ticket`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("a ticket is two numbers, as in 1700000000-12")]
+#[non_exhaustive]
+pub struct ParseTicketError;
 
 /// Coalesced load: what changed since the snapshot before, or everything.
 ///

@@ -24,9 +24,10 @@ use crate::{
     timer::LONGEST_WAIT,
 };
 
+mod questions;
 mod settings;
 
-pub use self::settings::KvMetricsConfig;
+pub use self::{questions::AskError, settings::KvMetricsConfig};
 
 /// A publisher and a router that is replaced when it dies: the handle an application holds.
 ///

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use actix::{Actor, AsyncContext, Context, SpawnHandle};
+use serde::Serialize;
 
 use crate::sans_io::link::TICK;
 
@@ -25,7 +26,7 @@ struct Armed {
 }
 
 /// Counters of a timer. `arms = cancels + fires`, plus one while one is armed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TimerCounts {
     /// Handles armed.

@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use actix::{Context, Handler, Message, MessageResult};
+use serde::Serialize;
 
 use super::PublisherActor;
 use crate::{
+    config::duration,
     metrics::WorkerRank,
     sans_io::{
         coalescer::CoalescerCounts,
@@ -23,7 +25,7 @@ impl Message for GetPublisherStats {
 }
 
 /// Counters of a publisher. `received = rejected + late + unchanged + changed`.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[non_exhaustive]
 pub struct PublisherStats {
     /// Living workers.
@@ -50,7 +52,7 @@ pub struct PublisherStats {
 }
 
 /// Counters of one link.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
 #[non_exhaustive]
 pub struct LinkStats {
     /// Which link.
@@ -60,6 +62,7 @@ pub struct LinkStats {
     /// Counters of its deliveries.
     pub delivery: LinkCounts,
     /// How long a snapshot has been in flight.
+    #[serde(with = "duration::optional")]
     pub in_flight_for: Option<Duration>,
 }
 

@@ -17,6 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde::Serialize;
+
 use super::{
     at_router::{AtRouter, Difference, OlderValues, Rested},
     departed::DepartedLives,
@@ -60,7 +62,7 @@ pub struct Coalescer {
 }
 
 /// Counters of one coalescer. `changed = opened + coalesced`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CoalescerCounts {
     /// Changed reports seen.

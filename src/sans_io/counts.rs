@@ -1,10 +1,12 @@
 //! What a load table has done.
 
+use serde::Serialize;
+
 #[cfg(doc)]
 use crate::snapshot::SnapshotAck;
 
 /// Counters of a load table.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TableCounts {
     /// Snapshots taken over.

@@ -17,19 +17,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde::Serialize;
+
 use super::{
     coalescer::{Coalescer, CoalescerCounts, SnapshotContent},
     reports::{Change, Report, Reports, WorkerSlot},
     slots::Renumbering,
 };
 use crate::{
-    config::{Backoff, Coalescing},
+    config::{Backoff, Coalescing, duration},
     metrics::WorkerRank,
     snapshot::{LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind},
 };
 
 /// Names one attached router within its publisher; never used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct LinkId(pub(crate) u64);
 
 impl LinkId {
@@ -108,7 +110,7 @@ pub struct Link {
 }
 
 /// Counters of one link.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LinkCounts {
     /// Snapshots sent.
@@ -122,8 +124,10 @@ pub struct LinkCounts {
     /// Deliveries that failed.
     pub failures: u64,
     /// Oldest age of information that the last snapshot carried.
+    #[serde(with = "duration")]
     pub last_age: Duration,
     /// Oldest age of information that any snapshot carried.
+    #[serde(with = "duration")]
     pub max_age: Duration,
 }
 

@@ -7,18 +7,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde::Serialize;
+
 use super::{
     pricing::Standing,
     slots::{Key, RowSlot},
     table::LoadTable,
 };
 use crate::{
+    config::duration,
     metrics::{ForwardPassMetrics, WorkerRank},
     snapshot::PublisherId,
 };
 
 /// Every worker that a router knows, sorted by rank.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Loads {
     workers: Vec<RankLoad>,
 }
@@ -50,7 +53,7 @@ impl Loads {
 }
 
 /// What a router knows of one worker rank.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct RankLoad {
     /// Which worker.
@@ -62,8 +65,10 @@ pub struct RankLoad {
     /// Its newest metrics; `None` before its first report.
     pub metrics: Option<ForwardPassMetrics>,
     /// Time since its newest metrics arrived, or since it was first heard of. Told again they are no younger.
+    #[serde(with = "duration")]
     pub age: Duration,
     /// Time since it last reported, changed or not, as far as its publisher says; `None`: not in this life, or unknown.
+    #[serde(with = "duration::optional")]
     pub reported: Option<Duration>,
     /// How far its metrics can be trusted.
     pub freshness: Freshness,
@@ -76,7 +81,8 @@ pub struct RankLoad {
 }
 
 /// How far a worker's metrics can be trusted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Freshness {
     /// They are its newest.

@@ -5,14 +5,15 @@ use std::{error::Error, fmt::Debug, hash::Hash, sync::Arc, time::Duration};
 
 use actix::prelude::*;
 use actix_kv_metrics::{
-    AttachRouter, Backoff, Candidates, Coalescing, CoalescingBuilder, ConfigError, Cost,
+    AskError, AttachRouter, Backoff, Candidates, Coalescing, CoalescingBuilder, ConfigError, Cost,
     DetachRouter, DpRank, Flush, FlushReport, ForwardPassMetrics, Freshness, GetLoads, GetPending,
     GetPublisherStats, GetRouterStats, InvalidMetrics, KvMetrics, KvMetricsConfig, KvStats, LinkId,
-    LoadSnapshot, Loads, MetricsChanged, MetricsReporter, Pending, PublisherActor, PublisherConfig,
-    PublisherConfigBuilder, PublisherId, PublisherStats, RankLoad, Release, ReportError,
-    RouterActor, RouterConfig, RouterConfigBuilder, RouterStats, SelectError, SelectWorker,
-    Selection, Shutdown, SnapshotAck, SnapshotKind, SnapshotRejected, SpecDecodeStats, TableCounts,
-    Ticket, Undelivered, WorkerId, WorkerJoined, WorkerLeft, WorkerLoad, WorkerRank, WorkerStats,
+    LoadSnapshot, Loads, MetricsChanged, MetricsReporter, ParseTicketError, Pending,
+    PublisherActor, PublisherConfig, PublisherConfigBuilder, PublisherId, PublisherStats, RankLoad,
+    Release, ReportError, RouterActor, RouterConfig, RouterConfigBuilder, RouterStats, SelectError,
+    SelectWorker, Selection, Shutdown, SnapshotAck, SnapshotKind, SnapshotRejected,
+    SpecDecodeStats, TableCounts, Ticket, Undelivered, WorkerId, WorkerJoined, WorkerLeft,
+    WorkerLoad, WorkerRank, WorkerStats,
     sans_io::{Coalescer, Delivery, Link, LinkState, LoadTable, Placement, Reports},
     wire::{LoadEvent, WireError},
 };
@@ -227,6 +228,30 @@ fn messages_have_the_promised_answers() {
     handles::<RouterActor, GetRouterStats>();
 }
 
+/// What a dashboard or a log of an application writes down.
+#[test]
+fn answers_and_settings_can_be_written() {
+    fn written<T: serde::Serialize>() {}
+    fn read<T: serde::Serialize + serde::de::DeserializeOwned>() {}
+    written::<Loads>();
+    written::<RankLoad>();
+    written::<Freshness>();
+    written::<PublisherStats>();
+    written::<RouterStats>();
+    written::<TableCounts>();
+    written::<LinkId>();
+    written::<actix_kv_metrics::LinkStats>();
+    written::<actix_kv_metrics::LinkCounts>();
+    written::<actix_kv_metrics::CoalescerCounts>();
+    written::<actix_kv_metrics::TimerCounts>();
+    read::<KvMetricsConfig>();
+    read::<PublisherConfig>();
+    read::<RouterConfig>();
+    read::<Coalescing>();
+    read::<Backoff>();
+    read::<Ticket>();
+}
+
 #[test]
 fn public_types_are_send_sync_and_debug() {
     fn shared<T: Send + Sync + Debug + 'static>() {}
@@ -234,6 +259,8 @@ fn public_types_are_send_sync_and_debug() {
         ($($name:ty),* $(,)?) => { $(shared::<$name>();)* };
     }
     all![
+        AskError,
+        ParseTicketError,
         AttachRouter,
         Backoff,
         Candidates,
@@ -316,6 +343,8 @@ fn public_types_are_send_sync_and_debug() {
 #[test]
 fn errors_are_errors() {
     fn error<T: Error + Send + Sync + 'static>() {}
+    error::<AskError>();
+    error::<ParseTicketError>();
     error::<ConfigError>();
     error::<InvalidMetrics>();
     error::<ReportError>();
@@ -335,6 +364,10 @@ fn errors_are_errors() {
         SelectError::Unavailable.to_string(),
         SelectError::ShuttingDown.to_string(),
         SnapshotRejected.to_string(),
+        AskError::Unavailable.to_string(),
+        AskError::PublisherGone.to_string(),
+        AskError::ShutDown.to_string(),
+        "".parse::<Ticket>().unwrap_err().to_string(),
     ];
     for text in texts {
         assert!(
@@ -450,21 +483,22 @@ async fn smoke_kv_metrics() -> Result<(), Box<dyn Error>> {
     let kv = KvMetrics::start(KvMetricsConfig::default());
     let reporter: MetricsReporter = kv.reporter(7);
     reporter.report(ForwardPassMetrics::new(412, 16_384, 3))?;
-    kv.publisher().send(Flush { within: SECOND }).await?;
+    let flushed: FlushReport = kv.flush(SECOND).await;
+    assert!(flushed.is_complete());
     let choice = kv.select(SelectWorker::blocks(64).overlap(7, 48)).await?;
     assert_eq!(choice.worker(), WorkerRank::from(7));
     reporter.admitted(choice.ticket())?;
     let alone = MetricsReporter::new(&kv.publisher(), WorkerRank::new(8, 1));
     alone.report(ForwardPassMetrics::default())?;
-    assert_eq!(
-        kv.router()
-            .send(GetLoads)
-            .await?
-            .get(7)
-            .unwrap()
-            .booked_requests,
-        1
-    );
+    let loads: Loads = kv.loads().await?;
+    assert_eq!(loads.get(7).unwrap().booked_requests, 1);
+    let stats: PublisherStats = kv.stats().await?;
+    assert_eq!(stats.received, 3);
+    let stats: RouterStats = kv.router_stats().await?;
+    assert_eq!(stats.outstanding, 1);
+    let ticket: Ticket = choice.into_ticket();
+    assert_eq!(ticket.to_string().parse::<Ticket>()?, ticket);
+    kv.release(ticket);
     let report = kv.shutdown(Duration::from_secs(1)).await;
     assert!(report.is_complete());
     let after = kv.select(SelectWorker::blocks(1)).await;

@@ -10,6 +10,7 @@ mod faults;
 mod fuzz;
 mod link;
 mod publisher;
+mod questions;
 mod router;
 #[deny(dead_code)]
 mod support;

@@ -51,7 +51,7 @@ fn request() -> SelectWorker {
 
 /// Every worker with its blocks in use, as the present router has them.
 async fn table(kv: &KvMetrics) -> BTreeMap<WorkerRank, Option<u64>> {
-    let loads = kv.router().send(GetLoads).await.unwrap();
+    let loads = kv.loads().await.unwrap();
     let active = |m: &ForwardPassMetrics| m.kv_stats.kv_active_blocks;
     let rows = loads.workers().iter();
     rows.map(|load| (load.worker, load.metrics.as_ref().map(active)))

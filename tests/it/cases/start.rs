@@ -31,7 +31,7 @@ async fn is_protected(config: KvMetricsConfig) -> (bool, bool) {
         .report(ForwardPassMetrics::new(60, 100, 0))
         .unwrap();
     sleep(ms(50)).await;
-    let loads = kv.router().send(actix_kv_metrics::GetLoads).await.unwrap();
+    let loads = kv.loads().await.unwrap();
     let told = loads.get(1).unwrap().metrics.clone().unwrap();
     sleep(ms(2_000)).await;
     let chosen = kv.select(SelectWorker::blocks(1)).await;

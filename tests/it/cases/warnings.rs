@@ -289,9 +289,7 @@ fn every_report_and_every_decision_can_be_followed() {
         let chosen = kv.select(request).await.unwrap();
         let ticket = chosen.ticket();
         let expected = format!(
-            "DEBUG selected worker=7/2 ticket={}-{} blocks=64 overlap=48 cost={}",
-            ticket.router,
-            ticket.number,
+            "DEBUG selected worker=7/2 ticket={ticket} blocks=64 overlap=48 cost={}",
             chosen.cost()
         );
         assert_eq!(lines.take_with("selected"), [expected]);
