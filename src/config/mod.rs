@@ -123,7 +123,10 @@ impl TryFrom<ReadBackoff> for Backoff {
     fn try_from(read: ReadBackoff) -> Result<Self, ConfigError> {
         let default = Self::default();
         let initial = read.initial.unwrap_or(default.initial);
-        Self::new(initial, read.max.unwrap_or(default.max.max(initial)))
+        Self::new(
+            initial,
+            read.max.unwrap_or_else(|| default.max.max(initial)),
+        )
     }
 }
 
