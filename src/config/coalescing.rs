@@ -159,7 +159,7 @@ impl CoalescingBuilder {
     }
 
     /// Shortest time between the starts of two snapshots if the later is caused by what is urgent alone (a first report, a
-    /// departure, saturation, a rise of `num_prefill_blocks`), and from a worker's last urgent change to a rise of it that is
+    /// departure, saturation, the beginning or end of draining, a rise of `num_prefill_blocks`), and from a worker's last urgent change to a rise of it that is
     /// urgent; a longer one than `min_gap` counts as that, unless `min_gap` is 0. Full snapshots wait for
     /// neither. Default 2 ms.
     #[must_use]

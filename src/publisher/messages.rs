@@ -63,6 +63,23 @@ impl Message for WorkerLeft {
     type Result = ();
 }
 
+/// A worker begins or ends to drain: while it does it gets no more requests but those that name it. It stays in every router's
+/// table, with its load and what is booked on it, and may go on to report.
+///
+/// Routers are told at once. It holds for the worker's present life: a new one does not drain. A worker that is not known is
+/// not made known by it; that is counted as [`late`](crate::PublisherStats::late).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerDraining {
+    /// The worker.
+    pub worker: WorkerRank,
+    /// Whether it drains.
+    pub draining: bool,
+}
+
+impl Message for WorkerDraining {
+    type Result = ();
+}
+
 impl Handler<MetricsChanged> for PublisherActor {
     type Result = Result<(), InvalidMetrics>;
 
@@ -96,6 +113,19 @@ impl Handler<WorkerJoined> for PublisherActor {
         if let Some(slot) = self.reports.handle_joined(msg.worker) {
             self.handle_joined(ctx, now, msg.worker, slot);
         }
+    }
+}
+
+impl Handler<WorkerDraining> for PublisherActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: WorkerDraining, ctx: &mut Context<Self>) {
+        let now = self.begin_message(ctx);
+        if self.refuses() {
+            return;
+        }
+        let reported = self.reports.handle_draining(msg.worker, msg.draining);
+        self.handle_reported(ctx, now, reported);
     }
 }
 

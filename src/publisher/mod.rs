@@ -240,7 +240,7 @@ impl PublisherActor {
     }
 
     /// Tells the links of a report; whether they have to be looked after.
-    #[inline]
+    #[inline(always)]
     fn note_report(&mut self, now: Instant, reported: Reported) -> bool {
         self.counts.received += 1;
         let mut look = self.overdue_at.is_some_and(|at| at <= now);

@@ -137,6 +137,16 @@ impl MetricsReporter {
         })
     }
 
+    /// The worker takes no more requests, or takes them again: it shuts down, is updated, sleeps. It stays in every router's
+    /// table with its load, and is chosen only where a request names it. Routers are told at once; what was said last counts.
+    ///
+    /// # Errors
+    ///
+    /// [`ReportError`] if the publisher is gone or shutting down, or this life of the worker has ended.
+    pub fn drain(&self, draining: bool) -> Result<(), ReportError> {
+        self.offer(|waiting| waiting.draining = Some(draining))
+    }
+
     /// Reports that were replaced before the publisher fetched them.
     pub fn conflated(&self) -> u64 {
         self.shared.waiting.conflated()

@@ -30,11 +30,11 @@ impl Message for GetPublisherStats {
 pub struct PublisherStats {
     /// Living workers.
     pub workers: usize,
-    /// Reports that came by a message or were fetched from a reporter.
+    /// Reports, and words of draining, that came by a message or were fetched from a reporter.
     pub received: u64,
     /// Reports with a float that is not finite.
     pub rejected: u64,
-    /// Reports of a life that had ended.
+    /// Reports of a life that had ended, and words of a worker that was not known.
     pub late: u64,
     /// Reports equal to the one before.
     pub unchanged: u64,

@@ -86,16 +86,20 @@ impl Difference {
         settings: &Coalescing,
         rested: Rested,
     ) -> Self {
-        let same_tickets = has.admitted == newest.admitted.version();
+        let drains = has.draining != newest.draining;
+        if drains && rested.for_other {
+            return Self::Urgent;
+        }
+        let same = !drains && has.admitted == newest.admitted.version();
         match (&has.metrics, &newest.metrics) {
             (None, Some(_)) => Self::Urgent,
             (Some(has), Some(newest)) if has != newest => {
                 match Self::between_metrics(has, newest, settings, rested) {
-                    Self::Minor if !same_tickets => Self::Significant,
+                    Self::Minor if !same => Self::Significant,
                     difference => difference,
                 }
             }
-            _ if same_tickets => Self::None,
+            _ if same => Self::None,
             _ => Self::Significant,
         }
     }

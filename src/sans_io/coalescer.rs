@@ -9,7 +9,7 @@
 //!     │ leading, failed, flush  ▼                                        │
 //!     ├─────────────────────▶ Due ──────────────────────────────────────┤
 //!     └─────────────────────▶ Urgent ───────────────────────────────────┘
-//!        first report, saturation, rise
+//!   first report, saturation, drain, rise
 //! ```
 
 use std::{
@@ -222,7 +222,7 @@ impl Coalescer {
             let older = self.older.keep(change.before().clone());
             self.tracked[slot].at_router = older;
         } else if has == AtRouter::Nothing && before == Phase::Closed {
-            self.begin_life(slot, report.worker);
+            self.begin_life(slot, report.worker());
         }
         self.update_window(slot, report);
         self.tracked[slot].last_activity = Some(self.now);
@@ -244,7 +244,7 @@ impl Coalescer {
     pub(super) fn handle_joined(&mut self, slot: WorkerSlot, report: &Report, now: Instant) {
         self.advance(now);
         if self.tracked[slot].at_router == AtRouter::Nothing {
-            self.begin_life(slot, report.worker);
+            self.begin_life(slot, report.worker());
         } else {
             let flaps = self.was_reborn_recently(slot);
             let tracked = &mut self.tracked[slot];
@@ -464,7 +464,7 @@ impl Coalescer {
             .filter(|(slot, _)| self.tracked[*slot].sent);
         let out = out.filter_map(|(slot, _)| reports.at(*slot));
         let loads = open.map(|(_, report)| report).chain(out);
-        let mut workers: Vec<_> = loads.map(|report| report.worker).collect();
+        let mut workers: Vec<_> = loads.map(Report::worker).collect();
         workers.extend(&self.departures);
         workers.extend(&self.departures_out);
         workers.sort_unstable();
@@ -581,7 +581,8 @@ impl Coalescer {
         let tracked = &self.tracked[slot];
         Rested {
             for_rise: !self.is_within(self.settings.urgent_gap(), tracked.last_urgent),
-            for_other: !self.is_recent(tracked.last_other_urgent),
+            // Of who flaps nothing is urgent.
+            for_other: !tracked.flaps && !self.is_recent(tracked.last_other_urgent),
         }
     }
 
@@ -737,13 +738,13 @@ fn clear<T>(list: &mut Vec<T>) {
 fn load_of(report: &Report, age: Duration, now: Instant) -> WorkerLoad {
     let reported_at = report.reported_at;
     WorkerLoad {
-        worker: report.worker,
+        worker: report.worker(),
         life: report.life,
         metrics: report.metrics(),
         admitted: report.admitted.tickets().to_vec(),
         age,
         reported: reported_at.map(|at| now.saturating_duration_since(at)),
-        draining: false,
+        draining: report.draining,
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
     slots::{Key, Renumbering, Slab, key},
 };
 use crate::{
-    metrics::{ForwardPassMetrics, WorkerRank},
+    metrics::{DpRank, ForwardPassMetrics, WorkerId, WorkerRank},
     snapshot::Ticket,
     stamp,
 };
@@ -28,7 +28,9 @@ key!(WorkerSlot);
 /// Newest of one worker rank.
 #[derive(Debug, Clone)]
 pub struct Report {
-    pub(crate) worker: WorkerRank,
+    worker: WorkerId,
+    rank: DpRank,
+    pub(crate) draining: bool,
     pub(crate) life: u64,
     pub(crate) metrics: Option<ForwardPassMetrics>,
     pub(crate) admitted: Admitted,
@@ -38,8 +40,9 @@ pub struct Report {
 
 impl Report {
     /// Whose report it is.
+    #[inline]
     pub fn worker(&self) -> WorkerRank {
-        self.worker
+        WorkerRank::new(self.worker, self.rank)
     }
 
     /// Which life of the worker.
@@ -57,17 +60,27 @@ impl Report {
         self.reported_at
     }
 
-    /// Takes newer metrics and tickets over, if there are any. `reported_at`: when the metrics were reported.
+    /// Whether it is to get no more requests.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Takes newer metrics, word of draining and tickets over, if there are any. `reported_at`: when the metrics were
+    /// reported.
     #[inline]
     fn change(
         &mut self,
         slot: WorkerSlot,
         metrics: Option<ForwardPassMetrics>,
         reported_at: Option<Instant>,
+        draining: Option<bool>,
         admit: impl FnOnce(&mut Admitted) -> bool,
     ) -> Reported {
-        let admitted = self.admitted.version();
-        let news = admit(&mut self.admitted);
+        let (admitted, drained) = (self.admitted.version(), self.draining);
+        let mut news = admit(&mut self.admitted);
+        if let Some(draining) = draining {
+            news |= self.drain(draining);
+        }
         let is_report = metrics.is_some();
         if is_report {
             self.reported_at = self.reported_at.max(reported_at);
@@ -84,8 +97,27 @@ impl Report {
         Reported::Changed(Change {
             slot,
             is_report,
-            before: Before { admitted, metrics },
+            before: Before {
+                admitted,
+                draining: drained,
+                metrics,
+            },
         })
+    }
+
+    /// Whether that is news.
+    #[cold]
+    fn drain(&mut self, draining: bool) -> bool {
+        if draining == self.draining {
+            return false;
+        }
+        self.draining = draining;
+        if draining {
+            tracing::info!(worker = %self.worker(), "a worker drains");
+        } else {
+            tracing::info!(worker = %self.worker(), "a worker drains no more");
+        }
+        true
     }
 }
 
@@ -103,7 +135,7 @@ impl Change {
         self.slot
     }
 
-    /// Whether the worker reported; else it only admitted a ticket.
+    /// Whether the worker reported; else it only admitted a ticket, or began or ended to drain.
     pub(crate) fn is_report(&self) -> bool {
         self.is_report
     }
@@ -117,6 +149,7 @@ impl Change {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Before {
     pub(crate) admitted: u32,
+    pub(crate) draining: bool,
     pub(crate) metrics: Option<ForwardPassMetrics>,
 }
 
@@ -152,6 +185,8 @@ pub(crate) struct WaitingReport {
     pub(crate) metrics: Option<ForwardPassMetrics>,
     /// When the first of the reports that wait here was made.
     pub(crate) reported_at: Option<Instant>,
+    /// What was said last of draining.
+    pub(crate) draining: Option<bool>,
     pub(crate) admitted: Admitted,
 }
 
@@ -173,9 +208,9 @@ pub enum Reported {
     Changed(Change),
     /// The worker reports the same again.
     Unchanged(WorkerSlot),
-    /// It is no report, and its tickets are known.
+    /// It is no report, and what it says is known.
     Known,
-    /// It is of a life that has ended.
+    /// It is of a life that has ended, or of a worker that is not known.
     Late,
 }
 
@@ -251,7 +286,7 @@ impl Reports {
             return Reported::Late;
         };
         let forgotten = &mut self.forgotten_tickets;
-        row.change(slot, Some(metrics), Some(now), |known| {
+        row.change(slot, Some(metrics), Some(now), None, |known| {
             admitted.is_some_and(|ticket| {
                 let news = known.merge(ticket);
                 *forgotten += known.take_forgotten();
@@ -264,6 +299,15 @@ impl Reports {
     pub fn handle_joined(&mut self, worker: WorkerRank) -> Option<WorkerSlot> {
         let known = self.slot(worker).is_some();
         (!known).then(|| self.begin(worker, stamp::next(), None))
+    }
+
+    /// A worker begins or ends to drain, in its present life. [`Late`](Reported::Late) if it is not known.
+    pub fn handle_draining(&mut self, worker: WorkerRank, draining: bool) -> Reported {
+        let known = self.slot(worker);
+        match known.and_then(|slot| Some((slot, self.rows.get_mut(slot)?))) {
+            Some((slot, row)) => row.change(slot, None, None, Some(draining), |_| false),
+            None => Reported::Late,
+        }
     }
 
     /// A worker left: its life ends. `None` if it is not known.
@@ -313,6 +357,7 @@ impl Reports {
         };
         row.metrics = None;
         row.reported_at = None;
+        row.draining = false;
         row.admitted = Admitted::default();
         reporter.slot.store(slot.number(), Relaxed);
         row.reporter = Some(reporter);
@@ -335,8 +380,9 @@ impl Reports {
         let Some((slot, row)) = row_of(&mut self.rows, reporter) else {
             return Some((Reported::Late, reported_at));
         };
-        let reported = row.change(slot, waiting.metrics, waiting.reported_at, |known| {
-            let news = known.merge_all(&waiting.admitted);
+        let (draining, admitted) = (waiting.draining, &waiting.admitted);
+        let reported = row.change(slot, waiting.metrics, reported_at, draining, |known| {
+            let news = known.merge_all(admitted);
             *forgotten += known.take_forgotten();
             news
         });
@@ -367,7 +413,9 @@ impl Reports {
     ) -> WorkerSlot {
         tracing::info!(%worker, "a worker joined");
         let slot = self.rows.insert(Report {
-            worker,
+            worker: worker.worker(),
+            rank: worker.rank(),
+            draining: false,
             life,
             metrics: None,
             admitted: Admitted::default(),
@@ -386,7 +434,7 @@ impl Reports {
 #[inline]
 fn worker_in(rows: &Slab<WorkerSlot, Report>, slot: WorkerSlot) -> WorkerRank {
     rows.get(slot)
-        .map_or_else(WorkerRank::default, |report| report.worker)
+        .map_or_else(WorkerRank::default, Report::worker)
 }
 
 /// The row of the worker, if the reporter is its present one.

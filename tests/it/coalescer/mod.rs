@@ -1,4 +1,5 @@
 //! The windows of one link.
 
+mod draining;
 mod model;
 mod windows;

@@ -33,6 +33,7 @@ struct Value {
     life: u64,
     metrics: Option<ForwardPassMetrics>,
     tickets: Vec<Ticket>,
+    draining: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,8 +41,22 @@ enum Difference {
     None,
     Minor,
     Significant,
+    Rise,
     Urgent,
 }
+
+/// Whether the worker's last urgent change was long enough before for a rise to be another, and its last one but for rises
+/// for another of those.
+#[derive(Debug, Clone, Copy)]
+struct Rested {
+    for_rise: bool,
+    for_other: bool,
+}
+
+const TIRED: Rested = Rested {
+    for_rise: false,
+    for_other: false,
+};
 
 #[derive(Debug, Clone, PartialEq)]
 enum Has {
@@ -49,14 +64,17 @@ enum Has {
     Value(Value),
 }
 
-/// `rested`: the worker's last urgent change was long enough before for a rise to be another.
-fn difference(has: Option<&Has>, new: &Value, settings: &Coalescing, rested: bool) -> Difference {
+fn difference(has: Option<&Has>, new: &Value, settings: &Coalescing, rested: Rested) -> Difference {
     let old = match has {
         None => return Difference::Urgent,
         Some(Has::Unknown) => return Difference::Significant,
         Some(Has::Value(old)) if old == new => return Difference::None,
         Some(Has::Value(old)) => old,
     };
+    let drains = old.draining != new.draining;
+    if drains && rested.for_other {
+        return Difference::Urgent;
+    }
     let (Some(a), Some(b)) = (&old.metrics, &new.metrics) else {
         let same = old.life == new.life && old.metrics == new.metrics;
         return if same {
@@ -77,14 +95,17 @@ fn difference(has: Option<&Has>, new: &Value, settings: &Coalescing, rested: boo
         Some(grown) => grown != 0 && grown.abs() >= i128::from(least),
         None => backlog(a) != backlog(b),
     };
-    let significant = old.tickets != new.tickets
+    let significant = drains
+        || old.tickets != new.tickets
         || backlog_differs
         || a.worker_stats.num_requests_waiting != b.worker_stats.num_requests_waiting
         || a.kv_stats.kv_total_blocks != b.kv_stats.kv_total_blocks
         || (moved > 0.0 && moved >= settings.significance() * b.kv_stats.kv_total_blocks as f64);
     let rises = backlog_differs && grown > Some(0);
-    if old.life != new.life || rises && rested {
+    if old.life != new.life {
         Difference::Urgent
+    } else if rises && rested.for_rise {
+        Difference::Rise
     } else if significant {
         Difference::Significant
     } else {
@@ -96,10 +117,11 @@ fn difference(has: Option<&Has>, new: &Value, settings: &Coalescing, rested: boo
 #[derive(Debug)]
 struct Worker {
     newest: Value,
-    /// With each, whether it came long enough after the last urgent one for a rise to be urgent.
-    changes: Vec<(Micros, Value, bool)>,
-    /// When the last urgent change came.
+    /// With each, whether it came long enough after the last urgent one to be another.
+    changes: Vec<(Micros, Value, Rested)>,
+    /// When the last urgent change came, and the last that was no rise.
     last_urgent: Option<Micros>,
+    last_other_urgent: Option<Micros>,
     /// When it reported in this life.
     reports: Vec<Micros>,
     /// When it reported first since it was last told of.
@@ -157,10 +179,10 @@ impl Model {
         }
     }
 
-    fn difference(&self, id: u64, value: &Value, rested: bool) -> Difference {
+    fn difference(&self, id: u64, value: &Value, rested: Rested) -> Difference {
         let difference = difference(self.has.get(&id), value, &self.settings, rested);
         let flaps = self.workers.get(&id).is_some_and(|worker| worker.flaps);
-        if flaps && difference == Difference::Urgent {
+        if flaps && difference > Difference::Significant {
             Difference::Significant
         } else {
             difference
@@ -186,7 +208,7 @@ impl Model {
         let mut cap = None;
         for (at, value, rested) in &worker.changes {
             let difference = self.difference(id, value, *rested);
-            if difference == Difference::Urgent {
+            if difference > Difference::Significant {
                 return Some(0);
             }
             match (end, cap) {
@@ -222,7 +244,7 @@ impl Model {
     fn has_urgent(&self, id: u64) -> bool {
         let worker = &self.workers[&id];
         let mut changes = worker.changes.iter();
-        let urgent = |value, rested| self.difference(id, value, rested) == Difference::Urgent;
+        let urgent = |value, rested| self.difference(id, value, rested) > Difference::Significant;
         worker.urgent || changes.any(|(_, value, rested)| urgent(value, *rested))
     }
 
@@ -275,6 +297,7 @@ impl Model {
             newest: newest.clone(),
             changes: Vec::new(),
             last_urgent: None,
+            last_other_urgent: None,
             reports: Vec::new(),
             unrenewed_since: None,
             forced: false,
@@ -283,11 +306,20 @@ impl Model {
             flaps: ended.is_some_and(|(_, reborn)| reborn),
         });
         worker.newest = newest.clone();
-        let rest = micros(self.settings.urgent_gap());
-        let rested = worker.last_urgent.is_none_or(|at| now - at >= rest);
+        let (gap, max_delay) = (self.settings.urgent_gap(), self.settings.max_delay());
+        let over = |at: Option<Micros>, rest| at.is_none_or(|at| now - at >= micros(rest));
+        let rested = Rested {
+            for_rise: over(worker.last_urgent, gap),
+            for_other: over(worker.last_other_urgent, max_delay),
+        };
         worker.changes.push((now, newest.clone(), rested));
-        if self.difference(id, &newest, rested) == Difference::Urgent {
-            self.workers.get_mut(&id).unwrap().last_urgent = Some(now);
+        let difference = self.difference(id, &newest, rested);
+        let worker = self.workers.get_mut(&id).unwrap();
+        if difference > Difference::Significant {
+            worker.last_urgent = Some(now);
+        }
+        if difference == Difference::Urgent {
+            worker.last_other_urgent = Some(now);
         }
     }
 
@@ -361,7 +393,7 @@ impl Model {
             worker.forced = false;
             worker.urgent = false;
             worker.changes.clear();
-            if full || still || self.difference(id, &newest, false) != Difference::None {
+            if full || still || self.difference(id, &newest, TIRED) != Difference::None {
                 self.workers.get_mut(&id).unwrap().unrenewed_since = None;
                 self.workers.get_mut(&id).unwrap().flaps &= newest.metrics.is_none();
                 self.has.insert(id, Has::Value(newest));
@@ -499,6 +531,7 @@ impl Run {
             life: report.life(),
             metrics: report.metrics(),
             tickets: self.tickets.get(&id).copied().into_iter().collect(),
+            draining: report.is_draining(),
         })
     }
 
@@ -512,7 +545,8 @@ impl Run {
     fn step(&mut self, workers: u64) {
         let id = self.rng.u64(0..workers);
         match self.rng.u32(0..100) {
-            0..60 => self.report(id),
+            0..56 => self.report(id),
+            56..60 => self.drain(id),
             60..64 => self.join(id),
             64..70 => self.leave(id),
             70..90 => self.answer(),
@@ -611,6 +645,24 @@ impl Run {
         self.model.report(self.now, id);
     }
 
+    fn drain(&mut self, id: u64) {
+        let draining = self.rng.bool();
+        let before = self.truth(id);
+        match self.reports.handle_draining(w(id), draining) {
+            Reported::Changed(change) => {
+                assert_eq!(before.unwrap().draining, !draining, "nothing changed");
+                let now = self.instant();
+                let report = self.reports.at(change.slot()).unwrap();
+                self.link.handle_changed(&change, report, now);
+                let newest = self.truth(id).unwrap();
+                self.model.change(self.now, id, newest);
+            }
+            Reported::Known => assert_eq!(before.unwrap().draining, draining),
+            Reported::Late => assert_eq!(before, None),
+            Reported::Unchanged(_) => panic!("draining is no report"),
+        }
+    }
+
     fn join(&mut self, id: u64) {
         if let Some(slot) = self.reports.handle_joined(w(id)) {
             let now = self.instant();
@@ -687,6 +739,7 @@ impl Run {
                 life: load.life,
                 metrics: load.metrics.clone(),
                 tickets: load.admitted.clone(),
+                draining: load.draining,
             };
             let before = self.table.insert(load.worker.worker().0, value);
             assert!(before.is_none_or(|before| before.life <= load.life), "G13");
@@ -732,6 +785,7 @@ impl Run {
             worker.urgent = false;
             worker.flaps = false;
             worker.last_urgent = None;
+            worker.last_other_urgent = None;
             worker.reborn_at = None;
         }
     }
@@ -742,7 +796,7 @@ impl Run {
             .retain(|id, _| living.binary_search(id).is_ok());
         for id in living {
             let newest = self.truth(id).unwrap();
-            let difference = self.model.difference(id, &newest, false);
+            let difference = self.model.difference(id, &newest, TIRED);
             let (significant, any) = self.differs.entry(id).or_default();
             let now = self.now;
             let keep = |since: &mut Option<Micros>, holds: bool| {
@@ -832,6 +886,7 @@ impl Run {
                 life: load.life,
                 metrics: load.metrics.clone(),
                 tickets: load.admitted.clone(),
+                draining: load.draining,
             };
             assert_eq!(carried, newest, "G1: the newest of {id}");
             let last = self.model.workers[&id].reports.last();

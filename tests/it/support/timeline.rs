@@ -120,6 +120,11 @@ impl Timeline {
         self.tell(reported)
     }
 
+    pub fn drain(&mut self, worker: u64, draining: bool) -> Reported {
+        let reported = self.reports.handle_draining(w(worker), draining);
+        self.tell(reported)
+    }
+
     fn tell(&mut self, reported: Reported) -> Reported {
         let now = self.at_step(self.now);
         match &reported {
