@@ -8,12 +8,7 @@ use actix_kv_metrics::{
     AskError, AttachRouter, Backoff, Candidates, Coalescing, CoalescingBuilder, ConfigError, Cost,
     DetachRouter, DpRank, Flush, FlushReport, ForwardPassMetrics, Freshness, GetLoads, GetPending,
     GetPublisherStats, GetRouterStats, InvalidMetrics, KvMetrics, KvMetricsConfig, KvStats, LinkId,
-    LoadSnapshot, Loads, MetricsChanged, MetricsReporter, ParseTicketError, Pending,
-    PublisherActor, PublisherConfig, PublisherConfigBuilder, PublisherId, PublisherStats, RankLoad,
-    Release, ReportError, RouterActor, RouterConfig, RouterConfigBuilder, RouterStats, SelectError,
-    SelectWorker, Selection, Shutdown, SnapshotAck, SnapshotKind, SnapshotRejected,
-    SpecDecodeStats, TableCounts, Ticket, Undelivered, WorkerId, WorkerJoined, WorkerLeft,
-    WorkerLoad, WorkerRank, WorkerStats,
+    LoadSnapshot, Loads, MetricsChanged, MetricsReporter, ParseTicketError, Pending, PublisherActor, PublisherConfig, PublisherConfigBuilder, PublisherId, PublisherStats, RankLoad, Release, ReportError, RouterActor, RouterConfig, RouterConfigBuilder, RouterStats, SelectError, SelectWorker, Selection, Shutdown, SnapshotAck, SnapshotKind, SnapshotRejected, SpecDecodeStats, TableCounts, Ticket, Undelivered, WorkerDraining, WorkerId, WorkerJoined, WorkerLeft, WorkerLoad, WorkerRank, WorkerStats,
     sans_io::{Coalescer, Delivery, Link, LinkState, LoadTable, Placement, Reports},
     wire::{LoadEvent, WireError},
 };
@@ -195,6 +190,7 @@ fn messages_have_the_promised_answers() {
     answers::<MetricsChanged, Result<(), InvalidMetrics>>();
     answers::<WorkerJoined, ()>();
     answers::<WorkerLeft, ()>();
+    answers::<WorkerDraining, ()>();
     answers::<AttachRouter, LinkId>();
     answers::<DetachRouter, bool>();
     answers::<Flush, FlushReport>();
@@ -215,6 +211,7 @@ fn messages_have_the_promised_answers() {
     handles::<PublisherActor, MetricsChanged>();
     handles::<PublisherActor, WorkerJoined>();
     handles::<PublisherActor, WorkerLeft>();
+    handles::<PublisherActor, WorkerDraining>();
     handles::<PublisherActor, AttachRouter>();
     handles::<PublisherActor, DetachRouter>();
     handles::<PublisherActor, Flush>();
@@ -317,6 +314,7 @@ fn public_types_are_send_sync_and_debug() {
         Ticket,
         Undelivered,
         WireError,
+        WorkerDraining,
         WorkerId,
         WorkerJoined,
         WorkerLeft,
@@ -461,6 +459,9 @@ async fn smoke_a_publisher_and_a_router() {
     assert_eq!(publisher.send(report).await.unwrap(), Ok(()));
     let worker = WorkerRank::from(8);
     publisher.send(WorkerJoined { worker }).await.unwrap();
+    let draining = true;
+    let drain = WorkerDraining { worker, draining };
+    publisher.send(drain).await.unwrap();
     let flushed = publisher.send(Flush { within: SECOND }).await.unwrap();
     assert!(flushed.is_complete() && flushed.undelivered().is_empty());
     assert_eq!(router.send(GetLoads).await.unwrap().len(), 2);
@@ -470,7 +471,7 @@ async fn smoke_a_publisher_and_a_router() {
     let pending = publisher.send(GetPending).await.unwrap();
     assert_eq!(pending.links.len(), 1);
     let stats = publisher.send(GetPublisherStats).await.unwrap();
-    assert_eq!(stats.received, 1);
+    assert_eq!(stats.received, 2);
     assert!(publisher.send(DetachRouter(link)).await.unwrap());
     assert!(!publisher.send(DetachRouter(link)).await.unwrap());
     assert!(router.send(GetLoads).await.unwrap().is_empty());
@@ -488,6 +489,7 @@ async fn smoke_kv_metrics() -> Result<(), Box<dyn Error>> {
     let choice = kv.select(SelectWorker::blocks(64).overlap(7, 48)).await?;
     assert_eq!(choice.worker(), WorkerRank::from(7));
     reporter.admitted(choice.ticket())?;
+    reporter.drain(true)?;
     let alone = MetricsReporter::new(&kv.publisher(), WorkerRank::new(8, 1));
     alone.report(ForwardPassMetrics::default())?;
     let loads: Loads = kv.loads().await?;

@@ -448,6 +448,20 @@ fn a_snapshot_of_a_newer_or_older_peer_is_read() {
     expect_json_error(huge.as_bytes());
 }
 
+/// An older peer neither writes nor knows it, and takes who does not drain as ever.
+#[test]
+fn draining_is_written_only_of_who_drains_and_read_where_it_is_said() {
+    let mut sent = snapshot();
+    sent.workers[0].draining = true;
+    let written = String::from_utf8(sent.to_json().unwrap()).unwrap();
+    assert_eq!(written.matches("draining").count(), 1);
+    assert!(written.contains(r#","draining":true}"#), "{written}");
+    assert_eq!(LoadSnapshot::from_json(written.as_bytes()).unwrap(), sent);
+    let awake = written.replace(r#""draining":true"#, r#""draining":false"#);
+    sent.workers[0].draining = false;
+    assert_eq!(LoadSnapshot::from_json(awake.as_bytes()).unwrap(), sent);
+}
+
 /// A full snapshot of these loads, which are JSON themselves.
 fn snapshot_of(loads: &[String]) -> Vec<u8> {
     let loads = loads.join(",");

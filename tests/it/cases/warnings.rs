@@ -11,8 +11,8 @@ use crate::support::{
     *,
 };
 use actix_kv_metrics::{
-    Backoff, Candidates, KvMetrics, KvMetricsConfig, MetricsChanged, SelectWorker, WorkerJoined,
-    WorkerLeft, WorkerRank,
+    Backoff, Candidates, KvMetrics, KvMetricsConfig, MetricsChanged, SelectWorker, WorkerDraining,
+    WorkerJoined, WorkerLeft, WorkerRank,
     actix::{Arbiter, clock},
 };
 use tracing::{
@@ -320,6 +320,17 @@ fn who_comes_and_goes_is_told_once_and_what_did_not_arrive_in_the_end() {
         let mut said = lines.take();
         said.sort();
         assert_eq!(said, [1, 2, 3].map(joined));
+        for draining in [true, true, false] {
+            let (publisher, worker) = (kv.publisher(), w(2));
+            publisher.do_send(WorkerDraining { worker, draining });
+            reporter.drain(draining).unwrap();
+            sleep(ms(20)).await;
+        }
+        let mut said = lines.take();
+        said.sort();
+        let drains = |worker| format!("INFO a worker drains worker={worker}/0");
+        let ends = |worker| format!("INFO a worker drains no more worker={worker}/0");
+        assert_eq!(said, [ends(1), ends(2), drains(1), drains(2)]);
         drop(reporter);
         kv.publisher().do_send(WorkerLeft { worker: w(2) });
         kv.publisher().do_send(WorkerLeft { worker: w(2) });

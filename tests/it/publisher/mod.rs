@@ -2,6 +2,7 @@
 
 mod bell;
 mod counters;
+mod draining;
 mod flush;
 mod links;
 mod messages;
