@@ -82,7 +82,7 @@ pub use crate::{
     publisher::{
         PublisherActor,
         flush::{Flush, FlushReport, Shutdown, Undelivered},
-        messages::{MetricsChanged, WorkerDraining, WorkerJoined, WorkerLeft},
+        messages::{AllRanksLeft, MetricsChanged, WorkerDraining, WorkerJoined, WorkerLeft},
         reporter::{MetricsReporter, ReportError},
         routers::{AttachRouter, DetachRouter},
         stats::{GetPending, GetPublisherStats, LinkPending, LinkStats, Pending, PublisherStats},

@@ -4,7 +4,7 @@ use actix::{Context, Handler, Message};
 
 use super::PublisherActor;
 use crate::{
-    metrics::{ForwardPassMetrics, InvalidMetrics, WorkerRank},
+    metrics::{ForwardPassMetrics, InvalidMetrics, WorkerId, WorkerRank},
     snapshot::Ticket,
 };
 
@@ -61,6 +61,17 @@ pub struct WorkerLeft {
 
 impl Message for WorkerLeft {
     type Result = ();
+}
+
+/// Every rank of a worker left, as each of them would by [`WorkerLeft`]. Answers how many there were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllRanksLeft {
+    /// The worker.
+    pub worker: WorkerId,
+}
+
+impl Message for AllRanksLeft {
+    type Result = usize;
 }
 
 /// A worker begins or ends to drain: while it does it gets no more requests but those that name it. It stays in every router's
@@ -140,5 +151,28 @@ impl Handler<WorkerLeft> for PublisherActor {
         if let Some(slot) = self.reports.handle_left(msg.worker) {
             self.handle_left(ctx, now, msg.worker, slot);
         }
+    }
+}
+
+impl Handler<AllRanksLeft> for PublisherActor {
+    type Result = usize;
+
+    fn handle(&mut self, msg: AllRanksLeft, ctx: &mut Context<Self>) -> usize {
+        let now = self.begin_message(ctx);
+        if self.refuses() {
+            return 0;
+        }
+        let mut left = 0;
+        for rank in self.reports.ranks(msg.worker) {
+            self.take_others_first(ctx, now, rank);
+            if let Some(slot) = self.reports.handle_left(rank) {
+                self.note_left(now, rank, slot);
+                left += 1;
+            }
+        }
+        if left > 0 {
+            self.drive_after_message(ctx, now);
+        }
+        left
     }
 }

@@ -290,6 +290,12 @@ impl PublisherActor {
         slot: WorkerSlot,
     ) {
         self.take_others_first(ctx, now, worker);
+        self.note_left(now, worker, slot);
+        self.drive_after_message(ctx, now);
+    }
+
+    /// Tells the links that the worker, which was in `slot`, is gone. They have to be looked after.
+    fn note_left(&mut self, now: Instant, worker: WorkerRank, slot: WorkerSlot) {
         let living = self.reports.len();
         for attached in &mut self.attached {
             attached.link.handle_left(slot, worker, living, now);
@@ -299,7 +305,6 @@ impl PublisherActor {
                 attached.link.handle_renumbered(&renumbering);
             }
         }
-        self.drive_after_message(ctx, now);
     }
 
     /// Polls the acknowledgement of every link, and sends on where one came.

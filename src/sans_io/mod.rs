@@ -27,6 +27,7 @@ mod names;
 mod nanos;
 mod numbers;
 mod pricing;
+mod ranks;
 pub(crate) mod reports;
 mod reservations;
 mod roster;

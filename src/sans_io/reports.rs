@@ -12,6 +12,7 @@ use super::{
     admitted::Admitted,
     conflate::{Closed, Conflated},
     names::Names,
+    ranks::OtherRanks,
     slots::{Key, Renumbering, Slab, key},
 };
 use crate::{
@@ -218,6 +219,7 @@ pub enum Reported {
 #[derive(Debug, Default)]
 pub struct Reports {
     names: Names<WorkerSlot>,
+    other_ranks: OtherRanks<WorkerSlot>,
     rows: Slab<WorkerSlot, Report>,
     forgotten_tickets: u64,
 }
@@ -262,6 +264,13 @@ impl Reports {
     #[inline]
     fn slot(&self, worker: WorkerRank) -> Option<WorkerSlot> {
         self.names.find(worker, |slot| worker_in(&self.rows, slot))
+    }
+
+    /// The living ranks of a worker.
+    pub fn ranks(&self, worker: WorkerId) -> Vec<WorkerRank> {
+        let others = self.other_ranks.of(worker);
+        let slots = self.slot(worker.into()).into_iter().chain(others);
+        slots.map(|slot| worker_in(&self.rows, slot)).collect()
     }
 
     /// Newest of the worker in `slot`.
@@ -314,6 +323,7 @@ impl Reports {
     pub fn handle_left(&mut self, worker: WorkerRank) -> Option<WorkerSlot> {
         let slot = self.slot(worker)?;
         self.names.remove(slot, worker);
+        self.other_ranks.remove(slot, worker);
         tracing::info!(%worker, "a worker left");
         if let Some(reporter) = self.rows.remove(slot).and_then(|r| r.reporter) {
             reporter.waiting.close(Closed::Ended);
@@ -325,6 +335,7 @@ impl Reports {
     #[must_use = "every link must hear of it"]
     pub fn compact(&mut self) -> Option<Renumbering<WorkerSlot>> {
         let renumbering = self.rows.compact()?;
+        self.other_ranks.renumber(&renumbering);
         self.names = Names::default();
         for (slot, report) in self.rows.iter() {
             self.names.insert(slot, |slot| worker_in(&self.rows, slot));
@@ -426,6 +437,7 @@ impl Reports {
             reporter.slot.store(slot.number(), Relaxed);
         }
         self.names.insert(slot, |slot| worker_in(&self.rows, slot));
+        self.other_ranks.insert(slot, worker);
         slot
     }
 }

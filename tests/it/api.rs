@@ -5,10 +5,7 @@ use std::{error::Error, fmt::Debug, hash::Hash, sync::Arc, time::Duration};
 
 use actix::prelude::*;
 use actix_kv_metrics::{
-    AskError, AttachRouter, Backoff, Candidates, Coalescing, CoalescingBuilder, ConfigError, Cost,
-    DetachRouter, DpRank, Flush, FlushReport, ForwardPassMetrics, Freshness, GetLoads, GetPending,
-    GetPublisherStats, GetRouterStats, InvalidMetrics, KvMetrics, KvMetricsConfig, KvStats, LinkId,
-    LoadSnapshot, Loads, MetricsChanged, MetricsReporter, ParseTicketError, Pending, PublisherActor, PublisherConfig, PublisherConfigBuilder, PublisherId, PublisherStats, RankLoad, Release, ReportError, RouterActor, RouterConfig, RouterConfigBuilder, RouterStats, SelectError, SelectWorker, Selection, Shutdown, SnapshotAck, SnapshotKind, SnapshotRejected, SpecDecodeStats, TableCounts, Ticket, Undelivered, WorkerDraining, WorkerId, WorkerJoined, WorkerLeft, WorkerLoad, WorkerRank, WorkerStats,
+    AllRanksLeft, AskError, AttachRouter, Backoff, Candidates, Coalescing, CoalescingBuilder, ConfigError, Cost, DetachRouter, DpRank, Flush, FlushReport, ForwardPassMetrics, Freshness, GetLoads, GetPending, GetPublisherStats, GetRouterStats, InvalidMetrics, KvMetrics, KvMetricsConfig, KvStats, LinkId, LoadSnapshot, Loads, MetricsChanged, MetricsReporter, ParseTicketError, Pending, PublisherActor, PublisherConfig, PublisherConfigBuilder, PublisherId, PublisherStats, RankLoad, Release, ReportError, RouterActor, RouterConfig, RouterConfigBuilder, RouterStats, SelectError, SelectWorker, Selection, Shutdown, SnapshotAck, SnapshotKind, SnapshotRejected, SpecDecodeStats, TableCounts, Ticket, Undelivered, WorkerDraining, WorkerId, WorkerJoined, WorkerLeft, WorkerLoad, WorkerRank, WorkerStats,
     sans_io::{Coalescer, Delivery, Link, LinkState, LoadTable, Placement, Reports},
     wire::{LoadEvent, WireError},
 };
@@ -191,6 +188,7 @@ fn messages_have_the_promised_answers() {
     answers::<WorkerJoined, ()>();
     answers::<WorkerLeft, ()>();
     answers::<WorkerDraining, ()>();
+    answers::<AllRanksLeft, usize>();
     answers::<AttachRouter, LinkId>();
     answers::<DetachRouter, bool>();
     answers::<Flush, FlushReport>();
@@ -212,6 +210,7 @@ fn messages_have_the_promised_answers() {
     handles::<PublisherActor, WorkerJoined>();
     handles::<PublisherActor, WorkerLeft>();
     handles::<PublisherActor, WorkerDraining>();
+    handles::<PublisherActor, AllRanksLeft>();
     handles::<PublisherActor, AttachRouter>();
     handles::<PublisherActor, DetachRouter>();
     handles::<PublisherActor, Flush>();
@@ -256,8 +255,7 @@ fn public_types_are_send_sync_and_debug() {
         ($($name:ty),* $(,)?) => { $(shared::<$name>();)* };
     }
     all![
-        AskError,
-        ParseTicketError,
+    AllRanksLeft, AskError, ParseTicketError,
         AttachRouter,
         Backoff,
         Candidates,
@@ -468,6 +466,8 @@ async fn smoke_a_publisher_and_a_router() {
     publisher.send(WorkerLeft { worker }).await.unwrap();
     publisher.send(Flush { within: SECOND }).await.unwrap();
     assert_eq!(router.send(GetLoads).await.unwrap().len(), 1);
+    let worker = WorkerId(7);
+    assert_eq!(publisher.send(AllRanksLeft { worker }).await.unwrap(), 1);
     let pending = publisher.send(GetPending).await.unwrap();
     assert_eq!(pending.links.len(), 1);
     let stats = publisher.send(GetPublisherStats).await.unwrap();

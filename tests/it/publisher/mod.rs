@@ -2,6 +2,7 @@
 
 mod bell;
 mod counters;
+mod departures;
 mod draining;
 mod flush;
 mod links;
