@@ -32,7 +32,8 @@ impl Message for SelectWorker {
 ///
 /// What is booked is a *reservation*; a [`Ticket`] names it. This is its guard: while it lives nothing but the end of the
 /// worker's life ends the reservation, and dropping it does, so a reply that nobody reads leaves nothing booked. Hold it
-/// until the first token: from then on the worker's reports tell of the request. Who cannot hold it leaves the reservation
+/// until the first token: from then on the worker's reports tell of the request. If the worker does not take it, say that it
+/// [`failed`](Self::failed). Who cannot hold it leaves the reservation
 /// to the worker's reports, [`Release`] or `reservation_ttl` with [`into_ticket`](Self::into_ticket).
 #[must_use = "dropping a selection releases its reservation"]
 #[derive(Debug)]
@@ -66,6 +67,19 @@ impl Selection {
         }
         ticket
     }
+
+    /// The worker did not take the request: it refused it, was not to be reached, or died before the first token. Releases the
+    /// reservation, and the worker *cools*: for half a second, and twice as long with each further failure up to 30 s, it gets
+    /// no request that does not name it; then one at a time, until one ends well (its selection is dropped, its ticket is
+    /// released, or seen in a report). Failures of requests that were placed before it began to cool count as one with that
+    /// which made it cool. Where nobody but workers that cool could take a request, now or later, they get it.
+    ///
+    /// The request is placed elsewhere by [`SelectWorker::except`]. If the router was replaced meanwhile, nothing happens.
+    pub fn failed(mut self) {
+        if let Some(router) = self.router.take().and_then(|router| router.upgrade()) {
+            router.do_send(Failed(self.placement));
+        }
+    }
 }
 
 impl Drop for Selection {
@@ -87,6 +101,13 @@ pub struct Release {
 
 impl Message for Release {
     type Result = bool;
+}
+
+/// The worker did not take the request.
+struct Failed(Placement);
+
+impl Message for Failed {
+    type Result = ();
 }
 
 /// The reservation is held no longer.
@@ -134,6 +155,13 @@ impl RouterStats {
             table: table.counts(),
         }
     }
+}
+
+/// The system to which a router belongs is shutting down: it places no more requests.
+pub(crate) struct CloseRouter;
+
+impl Message for CloseRouter {
+    type Result = ();
 }
 
 /// Stops a router that belongs to a system that is shutting down.
@@ -349,6 +377,17 @@ impl Handler<Release> for RouterActor {
     }
 }
 
+impl Handler<Failed> for RouterActor {
+    type Result = ();
+
+    fn handle(&mut self, Failed(placement): Failed, ctx: &mut Context<Self>) {
+        let now = self.begin_message(ctx);
+        if let Some(length) = self.table.fail(placement.ticket, now) {
+            tracing::info!(worker = %placement.worker, ?length, "a worker that did not take a request cools");
+        }
+    }
+}
+
 impl Handler<Detach> for RouterActor {
     type Result = ();
 
@@ -378,6 +417,14 @@ impl Handler<GetRouterStats> for RouterActor {
         let (answer, stats) = oneshot::channel();
         self.begin(ctx, now, Work::Count(answer));
         Later(stats)
+    }
+}
+
+impl Handler<CloseRouter> for RouterActor {
+    type Result = ();
+
+    fn handle(&mut self, _: CloseRouter, _: &mut Context<Self>) {
+        self.table.close();
     }
 }
 

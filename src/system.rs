@@ -16,7 +16,7 @@ use crate::{
         reporter::{Door, MetricsReporter},
         routers::{AttachRouter, DetachRouter},
     },
-    router::{RouterActor, Selection, StopRouter},
+    router::{CloseRouter, RouterActor, Selection, StopRouter},
     sans_io::{
         link::LinkId,
         selection::{SelectError, SelectWorker},
@@ -179,7 +179,7 @@ impl KvMetrics {
     ///
     /// On a tokio runtime that was built without timers.
     pub async fn shutdown(&self, within: Duration) -> FlushReport {
-        self.0.write().closing = true;
+        self.0.close();
         if let Some(report) = self.0.ended.get() {
             self.0.stop_router();
             return report.clone();
@@ -223,6 +223,13 @@ impl Shared {
         self.router.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A shutdown begins. Who holds the router's own address learns that from the router.
+    fn close(&self) {
+        let mut present = self.write();
+        present.closing = true;
+        present.address.do_send(CloseRouter);
+    }
+
     fn stop_router(&self) {
         let mut present = self.write();
         if present.state != RouterState::ShutDown {
@@ -239,6 +246,9 @@ impl Shared {
         }
         present.state = RouterState::Restarting;
         if let Some(router) = router {
+            if present.closing {
+                router.do_send(CloseRouter);
+            }
             present.address = router;
             present.state = RouterState::Running;
         }

@@ -1,9 +1,9 @@
-//! What the known workers cost on average, which is charged where something is not known.
+//! What the candidates of known load cost on average, which is charged where something is not known.
 
 use super::weights::Weights;
 use crate::metrics::ForwardPassMetrics;
 
-/// Sums over the known workers, exact: no drift, whatever comes and goes.
+/// Sums over the workers of known load that may be chosen, exact: no drift, whatever comes and goes.
 #[derive(Debug, Default)]
 pub(super) struct Sums {
     count: u64,
@@ -15,7 +15,7 @@ pub(super) struct Sums {
     backlog: u128,
 }
 
-/// Average parts of a cost; nothing where none is known.
+/// Average parts of a cost; nothing where there is no such worker.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Averages {
     pub(super) active: f64,
@@ -53,7 +53,7 @@ impl Sums {
         }
     }
 
-    /// Whether any worker tells its backlog.
+    /// Whether any of them tells its backlog.
     #[inline]
     pub(super) fn any_backlog(&self) -> bool {
         self.telling > 0

@@ -2,8 +2,10 @@
 
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use super::{
-    index::Order,
+    index::{Classes, Gate, Order},
     selection::{Candidates, Cost, SelectError, SelectWorker},
     slots::RowSlot,
     table::LoadTable,
@@ -33,21 +35,36 @@ struct Chosen {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Offer {
     chosen: Chosen,
-    order: Order,
+    /// Number of the order in which it stands.
+    order: usize,
     place: u64,
     total: f64,
 }
 
 /// The first workers of an order, which are priced together.
 #[derive(Debug, Clone, Copy)]
-struct Group {
-    order: Order,
+pub(super) struct Group {
+    order: usize,
     first: u64,
     total: f64,
     /// Places of the order whose workers are equals of the cheapest,
     near: usize,
     /// and how many workers that are.
     count: u32,
+}
+
+/// Rows of the workers that are named in some way.
+type Rows = SmallVec<[RowSlot; 2]>;
+
+/// Who may be chosen, by class.
+#[derive(Debug)]
+struct Tiers {
+    /// Before all others.
+    free: Classes,
+    /// While one of these is allowed, nobody below may be chosen: there is somebody to wait for.
+    full: Classes,
+    /// If nobody is free, in this order.
+    spare: [Classes; 2],
 }
 
 impl LoadTable {
@@ -75,6 +92,10 @@ impl LoadTable {
         request: &SelectWorker,
         now: Instant,
     ) -> Result<Placement, SelectError> {
+        if self.closed {
+            self.counts.not_selected += 1;
+            return Err(SelectError::ShuttingDown);
+        }
         let mut expired = self.expire(now);
         let mut chosen = self.least_cost(request);
         while !expired && chosen == Err(SelectError::AllSaturated) {
@@ -102,73 +123,119 @@ impl LoadTable {
 
     #[inline]
     fn least_cost(&mut self, request: &SelectWorker) -> Result<Chosen, SelectError> {
-        if request.candidates == Candidates::Any {
-            self.least_cost_of_all(request)
-        } else {
+        if request.candidates != Candidates::Any {
             self.least_cost_of_allowed(request)
+        } else if !request.exceptions.is_empty() {
+            self.least_cost_of_others(request)
+        } else {
+            self.least_cost_of_all(request)
         }
     }
 
     /// Called: in line, its lists would take room on the stack of every choice.
+    #[inline(never)]
     fn least_cost_of_allowed(&mut self, request: &SelectWorker) -> Result<Chosen, SelectError> {
         match &request.candidates {
             Candidates::Any => self.least_cost_of_all(request),
             Candidates::Rank(rank) => {
-                let index = self.roster.row(*rank);
-                self.least_cost_among(request, index.as_slice(), SelectError::UnknownWorker)
+                let index = self.roster.row(*rank).into_iter().collect();
+                self.least_cost_among(request, index, &NAMED, SelectError::UnknownWorker)
             }
             Candidates::Worker(id) => {
                 let ranks = self.roster.ranks(*id);
-                self.least_cost_among(request, &ranks, SelectError::UnknownWorker)
+                self.least_cost_among(request, ranks, &NAMED, SelectError::UnknownWorker)
             }
             Candidates::Among(allowed) => {
-                let known = allowed.iter().filter_map(|rank| self.roster.row(*rank));
-                let mut known: Vec<_> = known.collect();
-                known.sort_unstable();
-                known.dedup();
+                let known = self.known(allowed);
                 let none = if self.is_empty() {
                     SelectError::NoWorkers
                 } else {
                     SelectError::NoneAllowed
                 };
-                self.least_cost_among(request, &known, none)
+                self.least_cost_among(request, known, &UNNAMED, none)
             }
         }
+    }
+
+    /// Chooses while the workers that are excepted are not in the index.
+    #[cold]
+    fn least_cost_of_others(&mut self, request: &SelectWorker) -> Result<Chosen, SelectError> {
+        if self.is_empty() {
+            return Err(SelectError::NoWorkers);
+        }
+        let excepted = self.known(&request.exceptions);
+        if excepted.len() == self.len() {
+            return Err(SelectError::NoneAllowed);
+        }
+        let taken: Vec<_> = excepted
+            .iter()
+            .map(|row| self.pricing.take_out(*row))
+            .collect();
+        let chosen = self.least_cost_of_all(request);
+        for (row, taken) in excepted.into_iter().zip(taken) {
+            self.pricing.put_back(row, taken);
+        }
+        chosen
+    }
+
+    /// Rows of those of the workers that are known, in order, each once.
+    fn known(&self, workers: &[WorkerRank]) -> Rows {
+        let known = workers.iter().filter_map(|rank| self.roster.row(*rank));
+        let mut known: Rows = known.collect();
+        known.sort_unstable();
+        known.dedup();
+        known
     }
 
     /// Prices the candidates one by one.
     fn least_cost_among(
         &mut self,
         request: &SelectWorker,
-        candidates: &[RowSlot],
+        mut candidates: Rows,
+        tiers: &Tiers,
         none: SelectError,
     ) -> Result<Chosen, SelectError> {
         if candidates.is_empty() {
             return Err(none);
         }
-        let free = self.cheapest_among(request, candidates, &FREE);
-        let index = self.pricing.index();
-        let any_full = || candidates.iter().any(|row| index.place(*row).is_none());
-        if free.is_some() || any_full() {
-            return free.ok_or(SelectError::AllSaturated);
+        if !request.exceptions.is_empty() {
+            let excepted = self.known(&request.exceptions);
+            candidates.retain(|row| excepted.binary_search(row).is_err());
+            if candidates.is_empty() {
+                return Err(SelectError::NoneAllowed);
+            }
         }
-        let last = self.cheapest_among(request, candidates, &LAST);
-        last.ok_or(SelectError::AllSaturated)
+        let free = self.cheapest_among(request, &candidates, tiers.free);
+        if let Some(free) = free {
+            return Ok(free);
+        }
+        let index = self.pricing.index();
+        let holds = |row: &&RowSlot| self.pricing.holds(**row, request.blocks);
+        let mut large_enough = candidates.iter().filter(holds).peekable();
+        if large_enough.peek().is_none() {
+            return Err(SelectError::TooLarge);
+        }
+        let full = |row: &RowSlot| index.class(*row).is_some_and(|of| tiers.full.contain(of));
+        if large_enough.any(full) {
+            return Err(SelectError::AllSaturated);
+        }
+        let mut spare = tiers.spare.iter();
+        let spare = spare.find_map(|of| self.cheapest_among(request, &candidates, *of));
+        spare.ok_or(SelectError::AllSaturated)
     }
 
-    /// One of the cheapest of the candidates that are in one of these orders.
+    /// One of the cheapest of the candidates that are of these classes.
     fn cheapest_among(
         &mut self,
         request: &SelectWorker,
         candidates: &[RowSlot],
-        orders: &[Order],
+        classes: Classes,
     ) -> Option<Chosen> {
         let mut offers = std::mem::take(&mut self.offers);
         let mut lowest = f64::INFINITY;
         for row in candidates {
             let overlap = request.overlap_of(self.roster.worker(*row));
-            let offer = self.offer(request, *row, overlap);
-            let offer = offer.filter(|offer| orders.contains(&offer.order));
+            let offer = self.offer(request, *row, overlap, classes);
             lowest = keep(&mut offers, offer, lowest, self.pricing.ties());
         }
         let chosen = self.draw(lowest, &mut [], &offers);
@@ -177,68 +244,154 @@ impl LoadTable {
         chosen.map(|(chosen, _)| chosen)
     }
 
-    /// Whoever was full when it was known last is chosen if nobody else may be, and not while somebody merely is full.
     #[inline]
     fn least_cost_of_all(&mut self, request: &SelectWorker) -> Result<Chosen, SelectError> {
         if self.is_empty() {
             return Err(SelectError::NoWorkers);
         }
-        let mut cheapest = self.cheapest_in(request, &FREE);
-        if cheapest.is_none() && !self.pricing.any_full() {
-            cheapest = self.cheapest_in(request, &LAST);
+        match self.cheapest_in(request, UNNAMED.free) {
+            Some(free) => Ok(free),
+            None => self.spare_of_all(request),
         }
-        cheapest.ok_or(SelectError::AllSaturated)
+    }
+
+    /// Nobody is free.
+    #[cold]
+    fn spare_of_all(&mut self, request: &SelectWorker) -> Result<Chosen, SelectError> {
+        if !self.any_holds(request.blocks, Classes::ALL) {
+            return Err(SelectError::TooLarge);
+        }
+        if self.any_holds(request.blocks, UNNAMED.full) {
+            return Err(SelectError::AllSaturated);
+        }
+        let mut spare = UNNAMED.spare.iter();
+        let spare = spare.find_map(|classes| self.cheapest_in(request, *classes));
+        spare.ok_or(SelectError::AllSaturated)
+    }
+
+    /// Whether any worker of these classes can ever hold so many blocks.
+    fn any_holds(&self, blocks: u32, classes: Classes) -> bool {
+        let mut orders = self.pricing.index().orders().iter();
+        orders.any(|of| {
+            let mut rows = of.rows().iter();
+            classes.contain(of.class())
+                && of.may_hold(blocks)
+                && (of.all_hold(blocks) || rows.any(|row| self.pricing.holds(*row, blocks)))
+        })
     }
 
     /// Prices those with overlap one by one; the rest come from the index, the lowest of each order together.
     #[inline]
-    fn cheapest_in(&mut self, request: &SelectWorker, orders: &[Order]) -> Option<Chosen> {
-        let (index, ties) = (self.pricing.index(), self.pricing.ties());
+    fn cheapest_in(&mut self, request: &SelectWorker, classes: Classes) -> Option<Chosen> {
+        let ties = self.pricing.ties();
         let prefill = self.pricing.prefill(request.blocks);
         let mut lowest = f64::INFINITY;
-        let mut groups = [None; FREE.len()];
-        for (group, order) in groups.iter_mut().zip(orders) {
-            *group = index.lowest(*order).map(|first| {
-                let load = self.pricing.charge(*order) + ties.cost(first);
-                let total = prefill + load;
-                lowest = lowest.min(total);
-                Group {
-                    order: *order,
-                    first,
-                    total,
-                    near: 0,
-                    count: 0,
-                }
+        let mut groups = std::mem::take(&mut self.groups);
+        let mut of_mixed_sizes = false;
+        for (order, of) in self.pricing.index().orders().iter().enumerate() {
+            if !classes.contain(of.class()) || !of.may_hold(request.blocks) {
+                continue;
+            }
+            if !of.all_hold(request.blocks) {
+                of_mixed_sizes = true;
+                continue;
+            }
+            let Some(first) = of.lowest() else {
+                continue;
+            };
+            let load = self.pricing.charge(of.class().order()) + ties.cost(first);
+            let total = prefill + load;
+            lowest = lowest.min(total);
+            groups.push(Group {
+                order,
+                first,
+                total,
+                near: 0,
+                count: 0,
             });
         }
-        if request.overlaps().is_empty() {
-            let chosen = self.draw(lowest, &mut groups, &[])?;
-            return Some(chosen.0);
-        }
+        let drawn = if request.overlaps().is_empty() && !of_mixed_sizes {
+            self.draw(lowest, &mut groups, &[])
+        } else {
+            self.draw_with_offers(request, classes, lowest, &mut groups, of_mixed_sizes)
+        };
+        groups.clear();
+        self.groups = groups;
+        drawn.map(|(chosen, _)| chosen)
+    }
+
+    /// Some of the workers are priced by themselves: those with overlap, and those of orders of which some can't hold the
+    /// request.
+    fn draw_with_offers(
+        &mut self,
+        request: &SelectWorker,
+        classes: Classes,
+        mut lowest: f64,
+        groups: &mut [Group],
+        of_mixed_sizes: bool,
+    ) -> Option<(Chosen, bool)> {
+        let ties = self.pricing.ties();
         let mut offers = std::mem::take(&mut self.offers);
         for (worker, overlap) in request.overlaps() {
             if let Some(row) = self.roster.row(*worker) {
-                let offer = self.offer(request, row, *overlap);
-                let offer = offer.filter(|offer| orders.contains(&offer.order));
+                let offer = self.offer(request, row, *overlap, classes);
                 lowest = keep(&mut offers, offer, lowest, ties);
             }
         }
-        let drawn = self.draw(lowest, &mut groups, &offers);
+        if of_mixed_sizes {
+            lowest = self.offer_mixed(request, classes, lowest, &mut offers);
+        }
+        let mut drawn = self.draw(lowest, groups, &offers);
         offers.clear();
         self.offers = offers;
-        let (mut chosen, of_group) = drawn?;
-        if of_group {
+        if let Some((chosen, true)) = &mut drawn {
             // It is among the cheapest in spite of its overlap, if it has one.
             chosen.overlap = request.overlap_of(self.roster.worker(chosen.row));
         }
-        Some(chosen)
+        drawn
+    }
+
+    /// Offers those without overlap that hold the request, of orders of which others don't. The lowest total of all.
+    #[cold]
+    fn offer_mixed(
+        &self,
+        request: &SelectWorker,
+        classes: Classes,
+        mut lowest: f64,
+        offers: &mut Vec<Offer>,
+    ) -> f64 {
+        for of in self.pricing.index().orders() {
+            let mixed = of.may_hold(request.blocks) && !of.all_hold(request.blocks);
+            if !mixed || !classes.contain(of.class()) {
+                continue;
+            }
+            for row in of.rows() {
+                if !request.names_overlap_of(self.roster.worker(*row)) {
+                    let offer = self.offer(request, *row, 0, classes);
+                    lowest = keep(offers, offer, lowest, self.pricing.ties());
+                }
+            }
+        }
+        lowest
     }
 
     /// The worker with this overlap, at the lowest cost in its bucket. `None`: it may not be chosen.
-    #[inline]
-    fn offer(&self, request: &SelectWorker, row: RowSlot, overlap: u32) -> Option<Offer> {
-        let (order, place) = self.pricing.index().place(row)?;
-        let load = self.pricing.charge(order) + self.pricing.ties().cost(place);
+    #[inline(always)]
+    fn offer(
+        &self,
+        request: &SelectWorker,
+        row: RowSlot,
+        overlap: u32,
+        classes: Classes,
+    ) -> Option<Offer> {
+        let (of, order, place) = self.pricing.index().place(row)?;
+        if !classes.contain(of.class()) {
+            return None;
+        }
+        if !of.all_hold(request.blocks) && !self.pricing.holds(row, request.blocks) {
+            return None;
+        }
+        let load = self.pricing.charge(of.class().order()) + self.pricing.ties().cost(place);
         let missing = request.blocks.saturating_sub(overlap);
         Some(Offer {
             chosen: Chosen { row, overlap },
@@ -254,19 +407,18 @@ impl LoadTable {
     fn draw(
         &mut self,
         lowest: f64,
-        groups: &mut [Option<Group>],
+        groups: &mut [Group],
         offers: &[Offer],
     ) -> Option<(Chosen, bool)> {
-        let (index, ties) = (self.pricing.index(), self.pricing.ties());
+        let (orders, ties) = (self.pricing.index().orders(), self.pricing.ties());
         let mut equals = 0;
-        for group in groups.iter_mut().flatten() {
+        for group in &mut *groups {
             group.near = ties.near(group.total - lowest);
-            group.count = index.within(group.order, group.first, group.near);
+            group.count = orders[group.order].within(group.first, group.near);
             equals += group.count;
         }
         let in_group = |offer: &Offer| {
-            let mut groups = groups.iter().flatten();
-            let group = groups.find(|group| group.order == offer.order);
+            let group = groups.iter().find(|group| group.order == offer.order);
             group.is_some_and(|group| offer.place - group.first < group.near as u64)
         };
         let is_equal = |offer: &&Offer| ties.near(offer.total - lowest) > 0 && !in_group(offer);
@@ -280,9 +432,9 @@ impl LoadTable {
             let offer = offers.iter().filter(is_equal).nth((n - equals) as usize)?;
             return Some((offer.chosen, false));
         }
-        for group in groups.iter().flatten() {
+        for group in &*groups {
             if n < group.count {
-                let row = index.nth(group.order, group.first, group.near, n)?;
+                let row = orders[group.order].nth(group.first, group.near, n)?;
                 return Some((Chosen { row, overlap: 0 }, true));
             }
             n -= group.count;
@@ -303,7 +455,23 @@ fn keep(offers: &mut Vec<Offer>, offer: Option<Offer>, lowest: f64, ties: Ties) 
     }
 }
 
-/// Workers that may be chosen.
-const FREE: [Order; 3] = [Order::Known, Order::NoBacklog, Order::Unknown];
-/// Those that are chosen if nobody else may be.
-const LAST: [Order; 1] = [Order::Last];
+const ORDERS: [Order; 3] = [Order::Known, Order::NoBacklog, Order::Unknown];
+const ALL_GATES: [Gate; 3] = [Gate::Open, Gate::Cooling, Gate::Draining];
+/// Whoever was full when it was known last is the last choice.
+const UNNAMED: Tiers = Tiers {
+    free: Classes::new(&ORDERS, &[Gate::Open]),
+    full: Classes::new(&[Order::Full], &[Gate::Open]),
+    spare: [
+        Classes::new(&ORDERS, &[Gate::Cooling]),
+        Classes::new(&[Order::Last], &[Gate::Open, Gate::Cooling]),
+    ],
+};
+/// Who is named takes a request whatever its gate.
+const NAMED: Tiers = Tiers {
+    free: Classes::new(&ORDERS, &ALL_GATES),
+    full: Classes::new(&[Order::Full], &ALL_GATES),
+    spare: [
+        Classes::new(&[], &[]),
+        Classes::new(&[Order::Last], &ALL_GATES),
+    ],
+};

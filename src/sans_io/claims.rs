@@ -83,6 +83,7 @@ impl LoadTable {
             misled,
             named_in: taking.number,
             ousted: false,
+            draining: load.draining,
         }
     }
 
@@ -111,6 +112,7 @@ impl LoadTable {
         let index = self.rows.insert(Row::new(said));
         self.roster.insert(worker, index);
         self.counts.loads += 1;
+        self.set_gate(index);
         self.reprice(index);
     }
 
@@ -124,10 +126,9 @@ impl LoadTable {
         if said.life == row.claim.life {
             row.claim.update(said);
         } else {
-            self.counts.dropped += self.reservations.end_all(index);
-            row.echoed = 0;
             let publisher = said.owner.id;
             row.claim = said;
+            self.begin_life(index);
             self.drop_others(index, |claim| claim.owner.id == publisher);
             self.yield_to_higher(index);
         }
@@ -149,8 +150,7 @@ impl LoadTable {
             .any(|claim| claim.life == row.claim.life);
         let own = former.owner.id == publisher;
         if own && !returned {
-            self.counts.dropped += self.reservations.end_all(index);
-            row.echoed = 0;
+            self.begin_life(index);
         }
         self.drop_others(index, |claim| claim.owner.id == publisher);
         if own {
@@ -161,6 +161,15 @@ impl LoadTable {
         }
         self.publishers.note_worker(publisher);
         self.heed(index, now);
+    }
+
+    /// The worker lives anew: what was placed on its former life and what came of it is over.
+    fn begin_life(&mut self, index: RowSlot) {
+        self.counts.dropped += self.reservations.end_all(index);
+        self.cooling.forget(index);
+        if let Some(row) = self.rows.get_mut(index) {
+            row.echoed = 0;
+        }
     }
 
     /// The higher life owns the worker, also when that of its owner has become lower.
@@ -238,10 +247,13 @@ impl LoadTable {
         if silence.is_some_and(|silence| silence < stale_after) {
             row.stale = None;
         }
-        let reported_at = row.claim.reported_at;
+        let (reported_at, draining) = (row.claim.reported_at, row.claim.draining);
         self.settle(index);
         if let Some(reported_at) = reported_at {
             self.reservations.note_report(index, reported_at);
+        }
+        if draining || self.pricing.any_gate_closed() {
+            self.set_gate(index);
         }
         self.reprice(index);
     }
@@ -333,9 +345,10 @@ impl LoadTable {
         };
         self.counts.removed += 1;
         self.counts.dropped += self.reservations.end_all(index);
+        self.cooling.forget(index);
         self.deadlines.forget(index);
         self.pricing.remove(index, row.known());
-        self.follow_weights();
+        self.follow_others();
         self.kept_out -= row.others.len();
         for claim in row.others.iter().chain([&row.claim]) {
             self.publishers.note_worker_gone(claim.owner.id);

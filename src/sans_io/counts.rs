@@ -39,8 +39,12 @@ pub struct TableCounts {
     pub selected: u64,
     /// Choices that could not be made.
     pub not_selected: u64,
-    /// Reservations that their holder ended.
+    /// Reservations that their holder ended, those of failed requests too.
     pub released: u64,
+    /// Requests among them that their worker did not take.
+    pub failed: u64,
+    /// Times a worker began to cool by that, for the first time or for longer.
+    pub cooled: u64,
     /// Releases of reservations that had ended already, or never were.
     pub unknown_releases: u64,
     /// Reservations that an echoed ticket ended.

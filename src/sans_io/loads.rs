@@ -10,7 +10,7 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    pricing::Standing,
+    index::Order,
     slots::{Key, RowSlot},
     table::LoadTable,
 };
@@ -74,6 +74,11 @@ pub struct RankLoad {
     pub freshness: Freshness,
     /// Whether it is at or over the saturation threshold, reservations included; of a stale one, whether it was.
     pub saturated: bool,
+    /// Whether it is to get no more requests: it gets those only that name it.
+    pub draining: bool,
+    /// It did not take a request: how long it still gets none that does not name it, unless nobody else can be waited for.
+    /// Zero: one is being tried. `None`: it may get one.
+    pub cooling: Option<Duration>,
     /// Blocks booked and not yet seen in a report.
     pub booked_blocks: u64,
     /// Requests booked and not yet seen in a report.
@@ -189,6 +194,12 @@ impl LoadTable {
         (end - begin) as usize
     }
 
+    fn cooling_of(&self, index: RowSlot, now: Instant) -> Option<Duration> {
+        let until = self.cooling.until(index)?;
+        let kept_out = self.is_kept_out(index);
+        kept_out.then(|| until.saturating_duration_since(now))
+    }
+
     fn load_of(&self, worker: WorkerRank, now: Instant) -> Option<RankLoad> {
         let index = self.roster.row(worker)?;
         let row = self.rows.get(index)?;
@@ -206,7 +217,9 @@ impl LoadTable {
                 Some(_) if row.stale.is_some() => Freshness::Stale,
                 Some(_) => Freshness::Fresh,
             },
-            saturated: self.pricing.standing(index) != Standing::Free,
+            saturated: matches!(self.pricing.order(index), Some(Order::Full | Order::Last)),
+            draining: row.claim.draining,
+            cooling: self.cooling_of(index, now),
             booked_blocks: booked.blocks(),
             booked_requests: booked.requests(),
         })

@@ -2,7 +2,8 @@
 
 use super::{
     averages::{Averages, Sums},
-    index::{CostIndex, Order},
+    capacities::Capacities,
+    index::{Class, CostIndex, Gate, Holds, Order},
     reservations::Booked,
     selection::Cost,
     slots::{BySlot, RowSlot},
@@ -16,17 +17,21 @@ use crate::{config::RouterConfig, metrics::ForwardPassMetrics};
 /// Workers of which everything is known stand in one order. Others are charged averages for what is not known; these are the
 /// same for all of them, so they need not be applied one by one: those whose backlog alone is not known stand in a second
 /// order without it, and those of which nothing is in a third, by their reservations alone. Those among these that were full
-/// when their load was known last stand in a fourth.
+/// when their load was known last stand in a fourth, and those that are full in a fifth. All of it once for those that may
+/// be chosen, for those that cool, and for those that drain; and for each size of request that they hold.
 #[derive(Debug)]
 pub(super) struct Pricing {
     weights: Weights,
     ties: Ties,
-    saturation: Option<f64>,
+    capacities: Capacities,
     index: CostIndex,
     states: BySlot<RowSlot, State>,
-    /// Over the known workers.
+    /// Over the candidates of known load.
     sums: Sums,
-    full_count: u64,
+    /// Workers that tell their backlog, candidates or not.
+    tellers: u64,
+    /// Workers that drain or cool.
+    closed_gates: u64,
 }
 
 /// What is known of a worker's load.
@@ -34,10 +39,10 @@ pub(super) struct Pricing {
 pub(super) enum Known<'a> {
     /// This.
     Load(&'a ForwardPassMetrics),
-    /// Nothing to go by.
-    Nothing,
-    /// Nothing to go by, and it was full when it was known last.
-    WasFull,
+    /// Nothing to go by but the capacity; 0: not even that.
+    Nothing { capacity: u64 },
+    /// As little, and it was full when it was known last.
+    WasFull { capacity: u64 },
 }
 
 impl<'a> Known<'a> {
@@ -45,21 +50,17 @@ impl<'a> Known<'a> {
     fn load(self) -> Option<&'a ForwardPassMetrics> {
         match self {
             Self::Load(load) => Some(load),
-            Self::Nothing | Self::WasFull => None,
+            Self::Nothing { .. } | Self::WasFull { .. } => None,
         }
     }
-}
 
-/// Whether a worker may be chosen.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// It may.
-    #[default]
-    Free,
-    /// It is known to be at or over the threshold, its reservations included.
-    Full,
-    /// It was full when its load was known last.
-    Last,
+    #[inline]
+    fn capacity(self) -> u64 {
+        match self {
+            Self::Load(load) => load.kv_stats.kv_total_blocks,
+            Self::Nothing { capacity } | Self::WasFull { capacity } => capacity,
+        }
+    }
 }
 
 impl Pricing {
@@ -67,117 +68,145 @@ impl Pricing {
         Self {
             weights: Weights::new(config),
             ties: Ties::new(config.tie_width()),
-            saturation: config.saturation(),
+            capacities: Capacities::new(config.saturation()),
             index: CostIndex::default(),
             states: BySlot::new(State::default()),
             sums: Sums::default(),
-            full_count: 0,
+            tellers: 0,
+            closed_gates: 0,
         }
     }
 
-    /// Takes the worker out of the sums, with what is known of it still, before that changes.
+    /// Takes out of the sums what is known of the worker still, before that changes.
+    #[inline]
     pub(super) fn forget(&mut self, index: RowSlot, known: Known<'_>) {
         let state = &mut self.states[index];
-        if let Some(load) = known.load()
-            && std::mem::replace(&mut state.counted, false)
-        {
+        if !std::mem::replace(&mut state.noted, false) {
+            return;
+        }
+        self.capacities.take(known.capacity());
+        let Some(load) = known.load() else {
+            return;
+        };
+        self.tellers -= u64::from(load.worker_stats.num_prefill_blocks.is_some());
+        if std::mem::replace(&mut state.counted, false) {
             self.sums.take(load, state.share);
         }
     }
 
-    /// Puts the worker where what is known of it and its reservations belong.
+    /// Puts the worker where what is known of it and its reservations belong. This is where workers come to be candidates,
+    /// and cease to be.
     #[inline]
     pub(super) fn place(&mut self, index: RowSlot, known: Known<'_>, booked: &Booked) {
-        let (standing, order, cost) = match known {
+        let state = &mut self.states[index];
+        if !state.noted {
+            state.noted = true;
+            self.capacities.add(known.capacity());
+            let holds = self.capacities.holds(known.capacity());
+            if state.holds != holds {
+                state.holds = holds;
+                self.index.remove(index);
+            }
+            if let Known::Load(load) = known {
+                state.share = self.weights.share(load);
+                self.tellers += u64::from(load.worker_stats.num_prefill_blocks.is_some());
+            }
+        }
+        let (mut order, mut cost) = match known {
             Known::Load(load) => {
-                self.count(index, load);
-                let share = self.states[index].share;
-                let cost = self.weights.cost(load, share, booked).load();
-                match self.is_full(load, booked) {
-                    true => (Standing::Full, None, cost),
-                    false => (Standing::Free, Some(order_of(load)), cost),
-                }
+                let cost = self.weights.cost(load, state.share, booked);
+                (order_of(load), cost.load())
             }
-            Known::Nothing => {
-                let cost = self.weights.booked(booked).load();
-                (Standing::Free, Some(Order::Unknown), cost)
-            }
-            Known::WasFull => {
-                let cost = self.weights.booked(booked).load();
-                (Standing::Last, Some(Order::Last), cost)
-            }
+            Known::Nothing { .. } => (Order::Unknown, self.weights.booked(booked).load()),
+            Known::WasFull { .. } => (Order::Last, self.weights.booked(booked).load()),
         };
-        if self.states[index].standing != standing {
-            self.stand(index, standing);
+        let used = || blocks_in_use(known, booked);
+        if order != Order::Last && self.capacities.is_full(index, known.capacity(), used) {
+            // Its cost matters to nobody.
+            (order, cost) = (Order::Full, 0.0);
         }
-        match order {
-            Some(order) => self.index.insert(index, order, self.ties.place(cost)),
-            None => self.index.remove(index),
+        if let Known::Load(load) = known {
+            let counted = order != Order::Full && state.gate == Gate::Open;
+            match (counted, std::mem::replace(&mut state.counted, counted)) {
+                (true, false) => self.sums.add(load, state.share),
+                (false, true) => self.sums.take(load, state.share),
+                _ => {}
+            }
         }
+        let class = Class::new(order, state.gate);
+        self.index
+            .insert(index, class, state.holds, self.ties.place(cost));
     }
 
-    /// Takes the load into the sums, if it is not.
+    /// Whether the worker takes requests that do not name it; it is to be placed after that.
     #[inline]
-    fn count(&mut self, index: RowSlot, known: &ForwardPassMetrics) {
-        let state = &mut self.states[index];
-        if !state.counted {
-            state.counted = true;
-            state.share = self.weights.share(known);
-            self.sums.add(known, state.share);
-        }
+    pub(super) fn set_gate(&mut self, index: RowSlot, gate: Gate) {
+        let before = std::mem::replace(&mut self.states[index].gate, gate);
+        self.closed_gates += u64::from(gate != Gate::Open);
+        self.closed_gates -= u64::from(before != Gate::Open);
+    }
+
+    /// Whether any worker does not take requests that do not name it.
+    #[inline]
+    pub(super) fn any_gate_closed(&self) -> bool {
+        self.closed_gates > 0
     }
 
     /// The worker is gone.
     pub(super) fn remove(&mut self, index: RowSlot, known: Known<'_>) {
         self.forget(index, known);
-        self.stand(index, Standing::Free);
+        self.set_gate(index, Gate::Open);
+        self.capacities.forget(index);
         self.index.remove(index);
+        self.states[index] = State::default();
     }
 
     /// The worker moved to another row.
     pub(super) fn move_row(&mut self, from: RowSlot, to: RowSlot) {
         self.states.move_value(from, to);
+        self.capacities.move_row(from, to);
         self.index.move_row(from, to);
     }
 
     /// There are no rows from this number on.
     pub(super) fn shrink(&mut self, rows: u32) {
         self.states.truncate(rows);
+        self.capacities.shrink();
         self.index.shrink(rows);
     }
 
-    /// Whether the worker may be chosen.
+    /// Whether the worker is at or over the threshold, or else was when its load was known last.
     #[inline]
-    pub(super) fn standing(&self, index: RowSlot) -> Standing {
-        self.states[index].standing
+    pub(super) fn order(&self, index: RowSlot) -> Option<Order> {
+        self.index.class(index).map(Class::order)
     }
 
-    /// Whether a worker is known to be at or over the threshold.
+    /// Whether the worker can ever hold a request of so many blocks.
     #[inline]
-    pub(super) fn any_full(&self) -> bool {
-        self.full_count > 0
+    pub(super) fn holds(&self, index: RowSlot, blocks: u32) -> bool {
+        blocks <= self.states[index].holds.0
     }
 
-    /// The greater of what it says is in use and what was booked before it said so, for that may be the same; what was
-    /// booked since comes on top.
-    fn is_full(&self, known: &ForwardPassMetrics, booked: &Booked) -> bool {
-        let active = known.kv_stats.kv_active_blocks;
-        let unseen = booked.before.blocks.saturating_sub(active);
-        let extra = unseen.saturating_add(booked.since.blocks);
-        self.saturation
-            .is_some_and(|share| known.is_saturated(share, extra))
-    }
-
-    fn stand(&mut self, index: RowSlot, standing: Standing) {
-        let before = std::mem::replace(&mut self.states[index].standing, standing);
-        self.full_count += u64::from(standing == Standing::Full);
-        self.full_count -= u64::from(before == Standing::Full);
-    }
-
-    /// Every worker that may be chosen, in the order of its cost.
+    /// Every worker by its class, and in the order of its cost.
     #[inline]
     pub(super) fn index(&self) -> &CostIndex {
         &self.index
+    }
+
+    /// Takes the worker out of the index, for a choice among the others.
+    pub(super) fn take_out(&mut self, index: RowSlot) -> Option<(Class, u64)> {
+        let (of, _, place) = self.index.place(index)?;
+        let taken = (of.class(), place);
+        self.index.remove(index);
+        Some(taken)
+    }
+
+    /// Puts the worker where it was.
+    pub(super) fn put_back(&mut self, index: RowSlot, taken: Option<(Class, u64)>) {
+        if let Some((class, place)) = taken {
+            self.index
+                .insert(index, class, self.states[index].holds, place);
+        }
     }
 
     /// Which costs are equals.
@@ -186,11 +215,21 @@ impl Pricing {
         self.ties
     }
 
-    /// Whether some workers report their backlog where none did, or none where some did: then a booked block weighs another
-    /// on the others, and all of them must be placed anew. It is so once.
+    /// Whether workers must be placed anew, because others report their backlog where none did, or none where some did, or
+    /// because an unknown capacity is taken to be another. Then both are asked for.
     #[inline]
+    pub(super) fn depends_on_others(&self) -> bool {
+        self.weights.is_mixed() != (self.tellers > 0) || self.capacities.have_changed()
+    }
+
+    /// Whether a booked block weighs another on those that do not report their backlog. It is so once.
     pub(super) fn take_reweighed(&mut self) -> bool {
-        self.weights.reweigh(self.sums.any_backlog())
+        self.weights.reweigh(self.tellers > 0)
+    }
+
+    /// Workers of unknown capacity that have become full by it, or are so no longer. They are told once.
+    pub(super) fn take_misjudged(&mut self) -> Vec<RowSlot> {
+        self.capacities.take_misjudged()
     }
 
     /// What it costs to compute so many blocks.
@@ -210,6 +249,7 @@ impl Pricing {
                 let averages = self.averages();
                 averages.backlog + averages.waiting + averages.active
             }
+            Order::Full => 0.0,
         }
     }
 
@@ -249,12 +289,39 @@ fn order_of(load: &ForwardPassMetrics) -> Order {
     }
 }
 
+/// The greater of what it says is in use and what was booked before it said so, for that may be the same; what was booked since
+/// comes on top.
+#[inline]
+fn blocks_in_use(known: Known<'_>, booked: &Booked) -> u64 {
+    let active = known
+        .load()
+        .map_or(0, |load| load.kv_stats.kv_active_blocks);
+    active
+        .max(booked.before.blocks)
+        .saturating_add(booked.since.blocks)
+}
+
 /// What pricing keeps of a worker.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct State {
-    /// Its load went into the sums over the known workers.
-    counted: bool,
-    standing: Standing,
-    /// Of its capacity that is in use, if it is counted: dividing takes longer than all the rest of a cost.
+    /// Of its capacity that is in use, if its load is noted: dividing takes longer than all the rest of a cost.
     share: f64,
+    holds: Holds,
+    /// What is known of it went into the sums over all workers,
+    noted: bool,
+    /// and into those over the candidates.
+    counted: bool,
+    gate: Gate,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            share: 0.0,
+            holds: Holds::ANY_REQUEST,
+            noted: false,
+            counted: false,
+            gate: Gate::Open,
+        }
+    }
 }

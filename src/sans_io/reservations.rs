@@ -142,6 +142,26 @@ impl Reservations {
         self.by_number.len()
     }
 
+    /// Number of the newest ticket; 0: there was none.
+    pub(crate) fn newest(&self) -> u64 {
+        self.by_number.last()
+    }
+
+    /// Number of the newest ticket that is outstanding on the worker; 0: there is none.
+    pub(crate) fn newest_on(&self, row: RowSlot) -> u64 {
+        let newest = self.rows.at(row).all.back();
+        let newest = newest.and_then(|slot| self.outstanding.get(slot));
+        newest.map_or(0, |reservation| reservation.number)
+    }
+
+    /// How many tickets of greater numbers are outstanding on the worker. Takes time for each.
+    pub(crate) fn count_after(&self, row: RowSlot, number: u64) -> usize {
+        let newest = self.rows.at(row).all.back();
+        let slots = std::iter::successors(newest, |slot| self.row_links.previous(*slot));
+        let numbers = slots.filter_map(|slot| Some(self.outstanding.get(slot)?.number));
+        numbers.take_while(|of| *of > number).count()
+    }
+
     /// Whether any is detached, which may expire.
     #[inline]
     pub(crate) fn any_detached(&self) -> bool {

@@ -51,6 +51,8 @@ pub(super) struct Claim {
     pub(super) named_in: u64,
     /// It owned the worker and fell silent: it comes back with a report only.
     pub(super) ousted: bool,
+    /// The worker is to get no more requests.
+    pub(super) draining: bool,
 }
 
 /// A worker with reservations that has been silent for too long.
@@ -76,10 +78,16 @@ impl Row {
     /// What of its load can be gone by.
     #[inline]
     pub(super) fn known(&self) -> Known<'_> {
-        match (self.stale, &self.claim.metrics) {
+        let metrics = self.claim.metrics.as_ref();
+        let capacity = || metrics.map_or(0, |metrics| metrics.kv_stats.kv_total_blocks);
+        match (self.stale, metrics) {
             (None, Some(metrics)) => Known::Load(metrics),
-            (Some(Stale::WasFull), _) => Known::WasFull,
-            _ => Known::Nothing,
+            (Some(Stale::WasFull), _) => Known::WasFull {
+                capacity: capacity(),
+            },
+            _ => Known::Nothing {
+                capacity: capacity(),
+            },
         }
     }
 
@@ -183,6 +191,7 @@ impl Claim {
         self.reported_at = self.reported_at.max(said.reported_at);
         self.echoed = self.echoed.max(said.echoed);
         self.misled = said.misled;
+        self.draining = said.draining;
         if said.metrics.is_some() && said.metrics != self.metrics {
             self.metrics = said.metrics;
             self.arrived_at = said.arrived_at;

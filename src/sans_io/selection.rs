@@ -15,6 +15,7 @@ pub struct SelectWorker {
     /// Some came out of order: they are sorted once, when a worker is chosen, and not at each insertion.
     disordered: bool,
     pub(crate) candidates: Candidates,
+    pub(crate) exceptions: Vec<WorkerRank>,
 }
 
 impl SelectWorker {
@@ -84,6 +85,27 @@ impl SelectWorker {
         self
     }
 
+    /// Whether an overlap is named for the worker; they are in order.
+    pub(crate) fn names_overlap_of(&self, worker: WorkerRank) -> bool {
+        self.overlaps
+            .binary_search_by_key(&worker, |(of, _)| *of)
+            .is_ok()
+    }
+
+    /// Excepts these: they are not chosen, whatever else is asked for. For a few, as those that refused the request before; it
+    /// takes time for each. Said again, it excepts more.
+    ///
+    /// ```
+    /// # use actix_kv_metrics::{SelectWorker, WorkerRank};
+    /// let refused = [WorkerRank::from(7)];
+    /// let elsewhere = SelectWorker::blocks(64).except(refused);
+    /// ```
+    #[must_use]
+    pub fn except(mut self, workers: impl IntoIterator<Item = WorkerRank>) -> Self {
+        self.exceptions.extend(workers);
+        self
+    }
+
     /// The overlap named for the worker, or none.
     #[inline]
     pub(crate) fn overlap_of(&self, worker: WorkerRank) -> u32 {
@@ -97,6 +119,9 @@ impl SelectWorker {
 }
 
 /// Which workers may be chosen.
+///
+/// One that drains or cools takes a request only if that names it, as [`Worker`](Self::Worker) or [`Rank`](Self::Rank). Naming it
+/// overrides nothing else.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Candidates {
     /// Any.
@@ -220,13 +245,13 @@ pub enum SelectError {
     /// No worker is known.
     #[error("no worker is known")]
     NoWorkers,
-    /// Every candidate is saturated.
+    /// Every worker allowed that could hold the request is saturated, draining or cooling: one may take it later.
     #[error("every candidate is saturated")]
     AllSaturated,
     /// The worker that was asked for is not known.
     #[error("the worker asked for is not known")]
     UnknownWorker,
-    /// None of the workers allowed is known.
+    /// None of the workers allowed is known, or all that are known are excepted.
     #[error("none of the workers allowed is known")]
     NoneAllowed,
     /// No router runs just now.
@@ -235,6 +260,10 @@ pub enum SelectError {
     /// A shutdown has begun.
     #[error("the system is shutting down")]
     ShuttingDown,
+    /// No worker allowed can ever hold the blocks of the request: they are more than its capacity, or than the saturation
+    /// leaves of that. A worker of unknown capacity can.
+    #[error("no worker allowed can ever hold the request")]
+    TooLarge,
 }
 
 /// Overlaps among which one is put in its place at once: moving so few costs less than sorting them later.

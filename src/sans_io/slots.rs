@@ -39,7 +39,7 @@ macro_rules! key {
 pub(super) use key;
 
 /// Place of a worker in a load table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RowSlot(u32);
 key!(RowSlot);
 

@@ -1,18 +1,25 @@
 //! What a router knows of the workers: newest load, owner and life of each, and what it has placed on them itself.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{
-    choice::Offer,
+    choice::{Group, Offer},
+    cooling::Cooling,
     counts::TableCounts,
     deadlines::Deadlines,
-    pricing::{Pricing, Standing},
+    index::{Gate, Order},
+    pricing::Pricing,
     reservations::Reservations,
     roster::Roster,
     rows::{Row, Stale},
     sequences::{Publishers, Verdict},
     slots::{RowSlot, Slab},
 };
+#[cfg(doc)]
+use crate::sans_io::selection::SelectError;
 use crate::{
     config::RouterConfig,
     metrics::WorkerRank,
@@ -23,7 +30,7 @@ use crate::{
 /// The router's table of workers, and the choice among them.
 ///
 /// Call protocol: [`handle_snapshot`](Self::handle_snapshot) takes load in, [`select`](Self::select) chooses and books,
-/// [`release`](Self::release) ends a reservation, and [`detach`](Self::detach) lets it end by itself. Expiry and staleness
+/// [`release`](Self::release) and [`fail`](Self::fail) end a reservation, and [`detach`](Self::detach) lets it end by itself. Expiry and staleness
 /// need no timer: `select` deals first with what has expired by its `now`.
 ///
 /// What it infers goes by when a worker reported, never by when a snapshot arrived: `WorkerLoad::reported` before the
@@ -37,17 +44,22 @@ pub struct LoadTable {
     pub(super) roster: Roster,
     pub(super) reservations: Reservations,
     pub(super) pricing: Pricing,
-    /// Empty but for its room, which choices use again and again.
+    /// Workers that did not take a request.
+    pub(super) cooling: Cooling,
+    /// Empty but for their room, which choices use again and again.
     pub(super) offers: Vec<Offer>,
+    pub(super) groups: Vec<Group>,
     pub(super) counts: TableCounts,
     pub(super) publishers: Publishers,
-    /// When workers turn stale, or are taken from an owner who is silent.
+    /// When workers turn stale, are taken from an owner who is silent, or have cooled.
     pub(super) deadlines: Deadlines,
     /// Loads kept beside those of the workers' owners.
     pub(super) kept_out: usize,
     /// Held by everything that walks over the rows in pieces: meanwhile none may move.
     pub(super) walks: Arc<()>,
     pub(super) tidying: bool,
+    /// No request is placed any more.
+    pub(super) closed: bool,
     applied: u64,
 }
 
@@ -89,13 +101,16 @@ impl LoadTable {
             roster: Roster::default(),
             reservations: Reservations::new(stamp::router()),
             pricing: Pricing::new(&config),
+            cooling: Cooling::default(),
             offers: Vec::new(),
+            groups: Vec::new(),
             counts: TableCounts::default(),
             publishers: Publishers::new(config.stale_after(), config.max_publishers()),
             deadlines: Deadlines::default(),
             kept_out: 0,
             walks: Arc::new(()),
             tidying: false,
+            closed: false,
             applied: 0,
             config,
         }
@@ -119,6 +134,11 @@ impl LoadTable {
     /// Its counters.
     pub fn counts(&self) -> TableCounts {
         self.counts
+    }
+
+    /// From now on no request is placed: [`SelectError::ShuttingDown`].
+    pub fn close(&mut self) {
+        self.closed = true;
     }
 
     /// Takes a snapshot over, or finds it superseded.
@@ -234,6 +254,10 @@ impl LoadTable {
         let row = self.reservations.release(ticket);
         if let Some(row) = row {
             self.counts.released += 1;
+            if !self.cooling.is_empty() {
+                self.cooling.succeed(row, ticket.number);
+                self.set_gate(row);
+            }
             if self.reservations.booked(row).requests() == 0 {
                 self.reprice(row);
             } else {
@@ -243,6 +267,29 @@ impl LoadTable {
             self.counts.unknown_releases += 1;
         }
         row.is_some()
+    }
+
+    /// Ends a reservation whose request the worker did not take: the worker cools. How long it does by that: it gets no request
+    /// that does not name it, unless nobody else can be waited for; then one at a time, until one ends well.
+    ///
+    /// `None`: nothing is known of the reservation any more, or the request was placed before the worker began to cool, so
+    /// that it failed for the same reason as others.
+    pub fn fail(&mut self, ticket: Ticket, now: Instant) -> Option<Duration> {
+        let Some(row) = self.reservations.release(ticket) else {
+            self.counts.unknown_releases += 1;
+            return None;
+        };
+        self.counts.released += 1;
+        self.counts.failed += 1;
+        let newest = self.reservations.newest();
+        let cools = self.cooling.fail(row, ticket.number, newest, now);
+        if let Some((_, until)) = cools {
+            self.counts.cooled += 1;
+            self.deadlines.set(row, until);
+        }
+        self.set_gate(row);
+        self.reprice(row);
+        cools.map(|(length, _)| length)
     }
 
     /// Nobody holds the reservation any more: it may end by itself. What its worker has reported or echoed since it was
@@ -271,6 +318,7 @@ impl LoadTable {
         for _ in 0..EXPIRED_A_CHOICE {
             if let Some(row) = self.reservations.pop_expired(ttl, now) {
                 self.counts.expired += 1;
+                self.set_gate(row);
                 self.reprice(row);
             } else if let Some(index) = self.deadlines.pop(now) {
                 self.look_at(index, now);
@@ -297,17 +345,24 @@ impl LoadTable {
             return;
         };
         if row.stale.is_none() && overdue(row.silent_since()) {
-            let full = self.pricing.standing(index) == Standing::Full;
+            let full = self.pricing.order(index) == Some(Order::Full);
             self.pricing.forget(index, row.known());
             row.stale = Some(if full { Stale::WasFull } else { Stale::Average });
             self.counts.went_stale += 1;
         }
+        if let Some(until) = self.cooling.look_at(index, now) {
+            self.deadlines.set(index, until);
+        }
+        self.set_gate(index);
         self.reprice(index);
     }
 
     /// Books a request on the worker in `index`.
     pub(super) fn book(&mut self, index: RowSlot, blocks: u64, now: Instant) -> Ticket {
         let ticket = self.reservations.book(index, blocks, now);
+        if !self.cooling.is_empty() {
+            self.set_gate(index);
+        }
         if let Some(row) = self.rows.get_mut(index)
             && row.busy_since.is_none()
         {
@@ -327,6 +382,9 @@ impl LoadTable {
         let Some(row) = self.rows.get(index) else {
             return;
         };
+        let tried = self.cooling.began_after(index);
+        let since = |table: &Self| tried.map(|after| table.reservations.count_after(index, after));
+        let before = since(self);
         self.counts.admitted += self.reservations.settle_admitted(index, row.echoed);
         if let Some(reported_at) = row.claim.reported_at {
             let settle = self.config.settle();
@@ -339,6 +397,30 @@ impl LoadTable {
                 .reservations
                 .settle_reported(index, settle, reported_at);
         }
+        if since(self) < before {
+            self.cooling.forget(index);
+            self.set_gate(index);
+        }
+    }
+
+    /// Whether the worker takes requests that do not name it may have changed; it is to be repriced after that.
+    #[inline]
+    pub(super) fn set_gate(&mut self, index: RowSlot) {
+        let draining = self.rows.get(index).is_some_and(|row| row.claim.draining);
+        let gate = if draining {
+            Gate::Draining
+        } else if !self.cooling.is_empty() && self.is_kept_out(index) {
+            Gate::Cooling
+        } else {
+            Gate::Open
+        };
+        self.pricing.set_gate(index, gate);
+    }
+
+    /// Whether the worker cools, or is tried.
+    pub(super) fn is_kept_out(&self, index: RowSlot) -> bool {
+        let newest = self.reservations.newest_on(index);
+        self.cooling.keeps_out(index, newest)
     }
 
     /// Some more or fewer requests are booked on the worker in `index` than before, but neither were nor are there none: it
@@ -351,15 +433,26 @@ impl LoadTable {
         }
     }
 
-    /// Places every worker anew if a booked block has come to weigh another: once when the first worker reports its backlog,
-    /// and once when none does any more.
+    /// Places those anew whose place depends on what became of others.
     #[inline]
-    pub(super) fn follow_weights(&mut self) {
+    pub(super) fn follow_others(&mut self) {
+        if self.pricing.depends_on_others() {
+            self.place_anew();
+        }
+    }
+
+    /// Everybody if a booked block has come to weigh another: once when the first worker reports its backlog, and once when
+    /// none does any more. Else those of unknown capacity that are full by another average.
+    #[cold]
+    fn place_anew(&mut self) {
         if self.pricing.take_reweighed() {
             for (index, row) in self.rows.iter() {
                 let booked = self.reservations.booked(index);
                 self.pricing.place(index, row.known(), booked);
             }
+        }
+        for index in self.pricing.take_misjudged() {
+            self.rebook(index);
         }
     }
 
@@ -371,7 +464,10 @@ impl LoadTable {
         };
         if booked.requests() == 0 {
             row.busy_since = None;
-            row.stale = None;
+            if row.stale.is_some() {
+                self.pricing.forget(index, row.known());
+                row.stale = None;
+            }
         }
         self.pricing.place(index, row.known(), booked);
         let silent_since = row.silent_since().filter(|_| row.stale.is_none());
@@ -383,7 +479,7 @@ impl LoadTable {
         if let Some(deadline) = since.and_then(|since| since.checked_add(stale_after)) {
             self.deadlines.set(index, deadline);
         }
-        self.follow_weights();
+        self.follow_others();
     }
 }
 

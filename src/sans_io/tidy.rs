@@ -21,6 +21,7 @@ impl LoadTable {
             };
             self.reservations.move_row(from, to);
             self.pricing.move_row(from, to);
+            self.cooling.move_row(from, to);
             self.deadlines.move_row(from, to);
             self.roster.move_row(from, to);
         }
@@ -35,6 +36,7 @@ impl LoadTable {
         let rows = self.rows.slots();
         self.reservations.shrink(rows);
         self.pricing.shrink(rows);
+        self.cooling.shrink();
         self.deadlines.shrink(rows);
         self.publishers.shrink();
         self.roster.shrink(rows);

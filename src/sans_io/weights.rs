@@ -34,8 +34,13 @@ impl Weights {
         }
     }
 
-    /// Whether some worker says what it has to compute; whether that was otherwise before.
+    /// Whether some worker says what it has to compute.
     #[inline]
+    pub(super) fn is_mixed(&self) -> bool {
+        self.mixed
+    }
+
+    /// Whether some worker says what it has to compute; whether that was otherwise before.
     pub(super) fn reweigh(&mut self, mixed: bool) -> bool {
         if self.mixed == mixed {
             return false;

@@ -68,7 +68,7 @@ fn case_97_a_routers_durations_may_be_for_ever() {
             attach_real(&publisher, &router).await;
             report(&publisher, 1, 0).await;
             settle().await;
-            let chosen = router.send(SelectWorker::blocks(u32::MAX)).await.unwrap();
+            let chosen = router.send(SelectWorker::blocks(100)).await.unwrap();
             chosen.unwrap().into_ticket();
             sleep(Duration::from_secs(600)).await;
             report(&publisher, 1, 1).await;

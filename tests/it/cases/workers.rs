@@ -262,7 +262,7 @@ fn a_mark_that_reservations_made_ends_with_them() {
         let (publisher, router) = pair_with(windows(1, 10), config).await;
         report(&publisher, 1, 0).await;
         settle().await;
-        let fill = || router.send(SelectWorker::blocks(600));
+        let fill = || router.send(SelectWorker::blocks(500));
         let full = async || router.send(request()).await.unwrap().map(|_| ());
         for way in 0..4 {
             let selection = fill().await.unwrap().unwrap();

@@ -223,8 +223,9 @@ impl History {
             cost.total(),
             price
         );
+        prop_assert!(chosen.is_some_and(|load| self.holds(request, load)));
         for load in before.workers() {
-            if load.saturated || !request.allows(load.worker) {
+            if load.saturated || !request.allows(load.worker) || !self.holds(request, load) {
                 continue;
             }
             let price = self.price(request, before, load.worker);
@@ -236,10 +237,20 @@ impl History {
         Ok(())
     }
 
+    /// Whether the worker can ever hold the request.
+    fn holds(&self, request: &Request, load: &RankLoad) -> bool {
+        let capacity = load.metrics.as_ref().map(|m| m.kv_stats.kv_total_blocks);
+        let share = self.config.saturation().unwrap_or(1.0);
+        let bound = capacity
+            .filter(|blocks| *blocks > 0)
+            .map(|blocks| share * blocks as f64);
+        bound.is_none_or(|bound| f64::from(request.blocks) <= bound)
+    }
+
     /// The cost by its formula, from what the table tells of its workers.
     fn price(&self, request: &Request, loads: &Loads, worker: WorkerRank) -> f64 {
         let fresh = (loads.workers().iter())
-            .filter(|load| load.freshness == Freshness::Fresh)
+            .filter(|load| load.freshness == Freshness::Fresh && !load.saturated)
             .filter_map(|load| load.metrics.as_ref());
         let figures = |metrics: &ForwardPassMetrics| {
             let kv = &metrics.kv_stats;
@@ -277,11 +288,14 @@ impl History {
     fn is_right(&self, request: &Request, before: &Loads, error: SelectError) -> TestCaseResult {
         let workers = before.workers().iter();
         let allowed: Vec<_> = workers.filter(|l| request.allows(l.worker)).collect();
+        let mut holding = allowed.iter().filter(|load| self.holds(request, load));
         let right = match error {
             SelectError::NoWorkers => before.is_empty(),
             SelectError::AllSaturated => {
-                !allowed.is_empty() && allowed.iter().all(|load| load.saturated)
+                holding.next().is_some_and(|load| load.saturated)
+                    && holding.all(|load| load.saturated)
             }
+            SelectError::TooLarge => !allowed.is_empty() && holding.next().is_none(),
             SelectError::UnknownWorker | SelectError::NoneAllowed => allowed.is_empty(),
             _ => false,
         };

@@ -471,11 +471,11 @@ fn g15_saturation_counts_reservations_and_ends_with_them() {
 
 /// Case 127: what a worker reports is not hidden by what a router booked on it.
 #[test]
-fn g15_a_saturated_worker_is_passed_over_and_capacity_zero_never_is() {
+fn g15_a_saturated_worker_is_passed_over_until_its_load_or_its_life_ends() {
     virtual_time(async {
         let router = Router::with(|config| config.saturation(0.6));
         let nearly_full = Some(ForwardPassMetrics::new(161_000, 162_938, 0));
-        let no_capacity = Some(ForwardPassMetrics::new(900_000, 0, 9));
+        let no_capacity = Some(ForwardPassMetrics::new(90_000, 0, 9));
         let loads = [of_life(1, 1, nearly_full), of_life(2, 1, no_capacity)];
         router.full(1, loads).await;
         let overlap = request().overlap(1, 10);
@@ -489,7 +489,7 @@ fn g15_a_saturated_worker_is_passed_over_and_capacity_zero_never_is() {
         router.delta(3, [of_life(1, 1, below)]).await;
         assert_eq!(router.place(overlap.clone()).await.0, w(1));
         router
-            .delta(4, [of_life(1, 1, Some(ForwardPassMetrics::new(9, 9, 0)))])
+            .delta(4, [of_life(1, 1, Some(ForwardPassMetrics::new(20, 20, 0)))])
             .await;
         let pin = router.select(pinned(1)).await.unwrap_err();
         assert_eq!(pin, SelectError::AllSaturated);

@@ -293,7 +293,12 @@ fn g16_hostile_loads_are_taken_or_counted_and_poison_nothing() {
         assert_eq!(router.counts().await.rejected_loads, 2);
 
         let max = u64::MAX;
-        let hostile = [(max, max, max), (max, 0, max), (max, 1, 0), (0, 0, max)];
+        let hostile = [
+            (max, max, max),
+            (max, 0, max),
+            (max, 1 << 32, 0),
+            (0, 0, max),
+        ];
         let loads = (10..)
             .zip(hostile)
             .map(|(worker, (active, total, waiting))| {
@@ -302,7 +307,7 @@ fn g16_hostile_loads_are_taken_or_counted_and_poison_nothing() {
             });
         router.delta(3, loads).await;
         let selection = router
-            .select(SelectWorker::blocks(u32::MAX).overlap(2, u32::MAX))
+            .select(SelectWorker::blocks(1_000).overlap(2, u32::MAX))
             .await
             .unwrap();
         assert_eq!(selection.worker(), w(2));

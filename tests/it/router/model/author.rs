@@ -26,6 +26,8 @@ pub(super) struct Author {
     levels: u64,
     /// Workers may tell their backlog.
     backlogs: bool,
+    /// Requests may fail, and workers may drain.
+    fails: bool,
     /// How many workers of two ranks there are: the fewer, the more is said of each.
     workers: u64,
 }
@@ -59,6 +61,7 @@ impl Author {
         Self {
             levels: pick(&mut rng, &[1, 1, 2, 5]),
             backlogs: rng.bool(),
+            fails: rng.bool(),
             senders: (1..=publishers).map(|id| Sender::new(id, 5)).collect(),
             last: 0,
             workers: pick(&mut rng, &[1, 2, 3, 3]),
@@ -97,7 +100,8 @@ impl Author {
             0..5 => Step::Wait(self.pause(run)),
             5..12 => self.snapshot(run),
             12..16 => Step::Select(self.request(run)),
-            16..19 => Step::Detach(self.ticket(run)),
+            16..19 if self.rng.bool() => Step::Detach(self.ticket(run)),
+            16..18 if self.fails => Step::Fail(self.ticket(run)),
             _ => Step::Release(self.ticket(run)),
         }
     }
@@ -155,7 +159,8 @@ impl Author {
             9..14 => (small(&mut self.rng), 0, 0),
             _ => {
                 let waiting = self.rng.u64(..7 + levels.min(2)).saturating_sub(6);
-                (small(&mut self.rng), 100, waiting)
+                let total = pick(&mut self.rng, &[100, 100, 100, 40]);
+                (small(&mut self.rng), total, waiting)
             }
         };
         let metrics = ForwardPassMetrics::new(active, total, waiting);
@@ -223,6 +228,7 @@ impl Author {
         let tickets = self.rng.usize(..5).saturating_sub(2);
         let metrics = self.metrics();
         let reports = metrics.is_some() && self.rng.u32(..6) > 0 || self.rng.u32(..20) == 0;
+        let drains = self.fails && self.rng.u32(..8) == 0;
         let load = WorkerLoad {
             worker,
             life: self.life(said.map(|(load, _)| load.life)),
@@ -230,7 +236,7 @@ impl Author {
             admitted: (0..tickets).map(|_| self.ticket(run)).collect(),
             age: ms(self.rng.u64(..50)),
             reported: None,
-            draining: false,
+            draining: drains,
         };
         (load, reports.then(|| self.report(run)))
     }
@@ -343,8 +349,10 @@ impl Author {
             _ => Candidates::Any,
         };
         let overlaps = self.rng.usize(..5);
+        let exceptions = self.rng.usize(..6).saturating_sub(3);
         let blocks = match self.rng.u32(..100) {
             0 => u32::MAX,
+            1..5 => pick(&mut self.rng, &[40, 41, 100, 101]),
             _ => self.rng.u32(..8) * 10,
         };
         let mut overlap = || {
@@ -358,6 +366,7 @@ impl Author {
             blocks,
             overlaps,
             candidates,
+            exceptions: (0..exceptions).map(|_| self.worker()).collect(),
         };
         if self.rng.u32(..3) == 0 {
             self.make_ties(&mut request, run);

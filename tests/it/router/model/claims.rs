@@ -20,6 +20,19 @@ pub(super) struct Worker {
     pub(super) busy_since: Option<Instant>,
     /// It is stale; whether it was saturated when it became so.
     pub(super) stale: Option<bool>,
+    /// It did not take a request, and has not taken one since.
+    pub(super) cooling: Option<Cooling>,
+}
+
+/// A worker that did not take a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cooling {
+    /// How many requests had been placed when it began: what comes of them says nothing.
+    pub(super) after: u64,
+    pub(super) length: Duration,
+    pub(super) until: Instant,
+    /// That moment was noticed.
+    pub(super) over: bool,
 }
 
 /// What one publisher says of a worker.
@@ -42,6 +55,8 @@ pub(super) struct Claim {
     pub(super) ousted: bool,
     /// Number of the last snapshot that spoke of it.
     pub(super) told_in: u64,
+    /// It is to get no more requests.
+    pub(super) draining: bool,
 }
 
 /// What became of a worker by a claim.
@@ -72,6 +87,7 @@ impl Claim {
         }
         self.echoed = self.echoed.max(newer.echoed);
         self.misled = newer.misled;
+        self.draining = newer.draining;
     }
 
     /// Since when it has been silent.
@@ -88,6 +104,7 @@ impl Worker {
             kept_out: BTreeMap::new(),
             busy_since: None,
             stale: None,
+            cooling: None,
         }
     }
 
@@ -95,6 +112,12 @@ impl Worker {
     pub(super) fn known(&self) -> Option<&ForwardPassMetrics> {
         let metrics = self.claim.metrics.as_ref();
         metrics.filter(|_| self.stale.is_none())
+    }
+
+    /// Blocks it has; 0: unknown. That does not become stale.
+    pub(super) fn capacity(&self) -> u64 {
+        let metrics = self.claim.metrics.as_ref();
+        metrics.map_or(0, |metrics| metrics.kv_stats.kv_total_blocks)
     }
 
     /// All claims.
@@ -151,6 +174,7 @@ impl Worker {
     fn begin(&mut self, said: Claim) {
         self.echoed = said.echoed;
         self.stale = None;
+        self.cooling = None;
         self.claim = said;
     }
 

@@ -12,6 +12,7 @@ pub(super) struct Request {
     pub(super) blocks: u32,
     pub(super) overlaps: Vec<(WorkerRank, u32)>,
     pub(super) candidates: Candidates,
+    pub(super) exceptions: Vec<WorkerRank>,
 }
 
 /// Parts of a cost.
@@ -39,13 +40,15 @@ impl Booked {
     }
 }
 
-/// What the workers that are known cost on average, and the average backlog of those that tell it, if any does.
+/// What the candidates of known load cost on average, and the average backlog of those that tell it.
 #[derive(Debug, Clone, Copy)]
 struct Averages {
     backlog: f64,
     waiting: f64,
     active: f64,
-    told: Option<f64>,
+    told: f64,
+    /// Some worker tells it, candidate or not.
+    mixed: bool,
 }
 
 impl Request {
@@ -54,7 +57,12 @@ impl Request {
         for (worker, blocks) in &self.overlaps {
             message = message.overlap(*worker, *blocks);
         }
-        message
+        message.except(self.exceptions.iter().copied())
+    }
+
+    /// Whether whom it names it gets, though that drains or cools.
+    fn insists(&self) -> bool {
+        matches!(self.candidates, Candidates::Rank(_) | Candidates::Worker(_))
     }
 
     pub(super) fn allows(&self, rank: WorkerRank) -> bool {
@@ -88,9 +96,9 @@ impl Price {
         let of_blocks = |weight: f64, blocks: u64| weight * scale * blocks as f64;
         let of_requests = |requests: u64| config.waiting_weight() * requests as f64;
         let all = booked.all();
-        let booked_weight = match averages.told {
-            Some(_) => config.prefill_weight(),
-            None => config.booked_weight(),
+        let booked_weight = match averages.mixed {
+            true => config.prefill_weight(),
+            false => config.booked_weight(),
         };
         let price = Self {
             prefill: of_blocks(config.overlap_weight(), u64::from(missing)),
@@ -106,9 +114,8 @@ impl Price {
         let waiting = known.worker_stats.num_requests_waiting;
         let active = config.capacity_weight() * share(config, known);
         let Some(backlog) = known.worker_stats.num_prefill_blocks else {
-            let average = averages.told.unwrap_or(0.0);
             return Self {
-                backlog: 0.3 * config.prefill_weight() * scale * average,
+                backlog: 0.3 * config.prefill_weight() * scale * averages.told,
                 waiting: of_requests(waiting) + of_requests(all.1),
                 active,
                 ..price
@@ -142,27 +149,43 @@ fn share(config: &RouterConfig, metrics: &ForwardPassMetrics) -> f64 {
 
 impl Truth {
     fn averages(&self) -> Averages {
-        let known: Vec<_> = self.workers.values().filter_map(Worker::known).collect();
+        let told = |m: &&ForwardPassMetrics| m.worker_stats.num_prefill_blocks;
+        let loads = self.workers.values().filter_map(Worker::known);
+        let mixed = loads.filter_map(|load| told(&load)).next().is_some();
+        let ranks = self.workers.keys().copied();
+        let candidates = ranks.filter(|rank| self.is_open(*rank) && !self.is_saturated(*rank));
+        let known = candidates.filter_map(|rank| self.workers[&rank].known());
+        let known: Vec<_> = known.collect();
         let count = known.len().max(1) as f64;
         let waiting = known.iter().map(|m| m.worker_stats.num_requests_waiting);
         let waiting: u128 = waiting.map(u128::from).sum();
         // In units of 2^-32 of a capacity.
         let units = |m: &&ForwardPassMetrics| (share(&self.config, m) * 2_f64.powi(32)) as u64;
         let active: u128 = known.iter().map(units).map(u128::from).sum();
-        let told = known
-            .iter()
-            .filter_map(|m| m.worker_stats.num_prefill_blocks);
-        let told: Vec<_> = told.map(u128::from).collect();
+        let told: Vec<_> = known.iter().filter_map(told).map(u128::from).collect();
         let sum = told.iter().sum::<u128>() as f64;
-        let average = (!told.is_empty()).then(|| sum / told.len() as f64);
+        let average = sum / told.len().max(1) as f64;
         let scale = f64::from(self.config.block_tokens()) / 64.0;
-        let of_others = 0.3 * average.unwrap_or(0.0) * (known.len() - told.len()) as f64;
+        let of_others = 0.3 * average * (known.len() - told.len()) as f64;
         Averages {
             backlog: self.config.prefill_weight() * scale * (sum + of_others) / count,
             waiting: self.config.waiting_weight() * (waiting as f64 / count),
             active: self.config.capacity_weight() * (active as f64 / count) / 2_f64.powi(32),
             told: average,
+            mixed,
         }
+    }
+
+    /// Whether the worker gets requests that do not name it.
+    fn is_open(&self, rank: WorkerRank) -> bool {
+        !self.workers[&rank].claim.draining && !self.is_cooling(rank)
+    }
+
+    /// Whether the worker can ever hold so many blocks.
+    fn holds(&self, rank: WorkerRank, blocks: u32) -> bool {
+        let capacity = self.workers[&rank].capacity();
+        let share = self.config.saturation().unwrap_or(1.0);
+        capacity == 0 || f64::from(blocks) <= share * capacity as f64
     }
 
     /// The workers that may be chosen, each with its price.
@@ -179,14 +202,36 @@ impl Truth {
                 _ => SelectError::NoneAllowed,
             });
         }
-        let was_full = |rank: &WorkerRank| self.workers[rank].stale == Some(true);
-        let (last, others): (Vec<_>, Vec<_>) = allowed.into_iter().partition(was_full);
-        let free = |rank: &WorkerRank| !self.is_saturated(*rank);
-        let (free, saturated): (Vec<_>, Vec<_>) = others.into_iter().partition(free);
-        let chosen = match (free.is_empty(), saturated.is_empty()) {
-            (false, _) => free,
-            (true, false) => return Err(SelectError::AllSaturated),
-            (true, true) => last,
+        let allowed = allowed
+            .into_iter()
+            .filter(|rank| !request.exceptions.contains(rank));
+        let allowed: Vec<_> = allowed.collect();
+        if allowed.is_empty() {
+            return Err(SelectError::NoneAllowed);
+        }
+        let fits = |rank: &WorkerRank| self.holds(*rank, request.blocks);
+        let fitting: Vec<_> = allowed.into_iter().filter(fits).collect();
+        if fitting.is_empty() {
+            return Err(SelectError::TooLarge);
+        }
+        let insists = request.insists();
+        let those = |fits: &dyn Fn(WorkerRank) -> bool| {
+            let ranks = fitting.iter().copied();
+            ranks.filter(|rank| fits(*rank)).collect::<Vec<_>>()
+        };
+        let open = |rank| insists || self.is_open(rank);
+        let was_full = |rank| self.workers[&rank].stale == Some(true);
+        let free = those(&|rank| open(rank) && !self.is_saturated(rank));
+        let full = those(&|rank| open(rank) && self.is_saturated(rank) && !was_full(rank));
+        let draining = |rank| !insists && self.workers[&rank].claim.draining;
+        let cooling = those(&|rank| !draining(rank) && !self.is_saturated(rank));
+        let last = those(&|rank| !draining(rank) && was_full(rank));
+        let chosen = match (free.is_empty(), full.is_empty(), cooling.is_empty()) {
+            (false, ..) => free,
+            (true, false, _) => return Err(SelectError::AllSaturated),
+            (true, true, false) => cooling,
+            (true, true, true) if last.is_empty() => return Err(SelectError::AllSaturated),
+            (true, true, true) => last,
         };
         let averages = self.averages();
         let price = |rank| {

@@ -93,7 +93,7 @@ fn g15_the_table_does_what_the_model_does_on_random_histories() {
         let (config, mut steps, agreement) = tell(seed);
         match agreement {
             Ok(run) => {
-                for (what, count) in went_to(&run) {
+                for (what, count) in went_to(&run).into_iter().chain(run.seen) {
                     *totals.entry(what).or_insert(0) += count;
                 }
                 ties.merge(run.ties);
@@ -115,7 +115,7 @@ fn g15_the_table_does_what_the_model_does_on_random_histories() {
 }
 
 /// Where a history was.
-fn went_to(run: &Run) -> [(&'static str, u64); 17] {
+fn went_to(run: &Run) -> [(&'static str, u64); 19] {
     let counts = run.table.counts();
     [
         ("need_full", counts.need_full),
@@ -134,6 +134,8 @@ fn went_to(run: &Run) -> [(&'static str, u64); 17] {
         ("settled", counts.settled),
         ("dropped", counts.dropped),
         ("expired", counts.expired),
+        ("failed", counts.failed),
+        ("cooled", counts.cooled),
         ("went_stale", counts.went_stale),
     ]
 }

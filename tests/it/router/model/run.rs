@@ -1,6 +1,7 @@
 //! A table and its model, which go through the same steps and are compared after each.
 
 use std::{
+    collections::BTreeMap,
     fmt::{self, Debug},
     time::{Duration, Instant},
 };
@@ -29,6 +30,7 @@ pub(super) enum Step {
     Select(Request),
     Detach(Ticket),
     Release(Ticket),
+    Fail(Ticket),
 }
 
 impl fmt::Display for Step {
@@ -60,6 +62,9 @@ impl fmt::Display for Step {
             if let Some(ago) = load.reported {
                 write!(f, " {ago:?} ago")?;
             }
+            if load.draining {
+                f.write_str(" draining")?;
+            }
             for ticket in &load.admitted {
                 write!(f, " admitted {}/{}", ticket.router, ticket.number)?;
             }
@@ -84,6 +89,10 @@ pub(super) struct Run {
     sweeps: usize,
     router: Option<u64>,
     tally: Tally,
+    /// Times a worker began to cool, as the model has it.
+    cooled: u64,
+    /// How often something happened that no counter tells.
+    pub(super) seen: BTreeMap<&'static str, u64>,
 }
 
 /// What the table is to have counted, but for reservations.
@@ -110,6 +119,8 @@ impl Run {
             sweeps: 0,
             router: None,
             tally: Tally::default(),
+            cooled: 0,
+            seen: BTreeMap::new(),
         }
     }
 
@@ -139,6 +150,14 @@ impl Run {
                 agree("detach", is, should)?;
             }
             Step::Release(ticket) => self.release(*ticket)?,
+            Step::Fail(ticket) => {
+                let outstanding = self.truth.outstanding();
+                let should = self.truth.fail(*ticket, self.now);
+                self.tally.unknown_releases += u64::from(self.truth.outstanding() == outstanding);
+                let is = self.table.fail(self.named(*ticket), self.now);
+                agree("fail", is, should)?;
+                self.cooled += u64::from(should.is_some());
+            }
         }
         self.compare()
     }
@@ -273,7 +292,13 @@ impl Run {
 
     fn check_refusal(&mut self, is: SelectError, should: SelectError) -> Agreement {
         self.tally.not_selected += 1;
+        self.see("too large", should == SelectError::TooLarge);
+        self.see("none allowed", should == SelectError::NoneAllowed);
         agree("refusal", is, should)
+    }
+
+    fn see(&mut self, what: &'static str, happened: bool) {
+        *self.seen.entry(what).or_default() += u64::from(happened);
     }
 
     fn check_choice(
@@ -283,6 +308,15 @@ impl Run {
         placed: &Placement,
     ) -> Agreement {
         self.tally.selected += 1;
+        let chosen = &self.truth.workers[&placed.worker];
+        let (drains, cooled) = (chosen.claim.draining, chosen.cooling.is_some());
+        self.see("on one that drains", drains);
+        self.see("on one that cools", self.truth.is_cooling(placed.worker));
+        self.see(
+            "on probation",
+            cooled && !self.truth.is_cooling(placed.worker),
+        );
+        self.see("with exceptions", !request.exceptions.is_empty());
         let totals = choices.iter().map(|(_, price)| price.total());
         let least = totals.fold(f64::INFINITY, f64::min);
         // Buckets of a quarter of a tie hold what is up to two of them further away, too.
@@ -354,6 +388,11 @@ impl Run {
         agree("freshness", load.freshness, freshness)?;
         let booked = (load.booked_blocks, load.booked_requests);
         agree("booked", booked, self.truth.booked(load.worker).all())?;
+        agree("draining", load.draining, claim.draining)?;
+        let until = worker.cooling.map(|cooling| cooling.until);
+        let until = until.filter(|_| self.truth.is_cooling(load.worker));
+        let cooling = until.map(|until| until.saturating_duration_since(self.now));
+        agree("cooling", load.cooling, cooling)?;
         let saturated = self.truth.is_saturated(load.worker);
         agree("saturated", load.saturated, saturated)
     }
@@ -370,8 +409,14 @@ impl Run {
             unknown_releases: counts.unknown_releases,
         };
         agree("counts", tally, self.tally)?;
+        let failed = self.truth.ended(End::Failed);
+        agree(
+            "failed",
+            (counts.failed, counts.cooled),
+            (failed, self.cooled),
+        )?;
         let ends = [
-            (End::Released, counts.released),
+            (End::Released, counts.released - failed),
             (End::Admitted, counts.admitted),
             (End::Settled, counts.settled),
             (End::Dropped, counts.dropped),
@@ -382,7 +427,7 @@ impl Run {
         }
         let ended: u64 = ends.iter().map(|(_, count)| count).sum();
         let outstanding = self.table.outstanding() as u64;
-        agree("selected", counts.selected, ended + outstanding)
+        agree("selected", counts.selected, ended + failed + outstanding)
     }
 
     /// Which tickets stand shows when all are released.

@@ -51,7 +51,9 @@ impl Fleet {
     }
 
     fn load(&mut self, worker: WorkerRank) -> WorkerLoad {
-        let load = ForwardPassMetrics::new(self.rng.u64(..self.levels) * 10, 1_000, 0);
+        // Some are too small for some requests, of which some are of about the same size as others.
+        let total = [1_000, 1_000, 1_000, 33, 35][self.rng.usize(..5)];
+        let load = ForwardPassMetrics::new(self.rng.u64(..self.levels) * 10, total, 0);
         WorkerLoad {
             worker,
             life: 1,
@@ -59,7 +61,7 @@ impl Fleet {
             admitted: Vec::new(),
             age: Duration::ZERO,
             reported: None,
-            draining: false,
+            draining: self.rng.u32(..8) == 0,
         }
     }
 
@@ -111,21 +113,34 @@ impl Fleet {
                 self.rng.u32(..3).saturating_sub(1) * 10,
             )
         });
+        let overlaps = named.collect();
+        let exceptions = (0..self.rng.usize(..4)).map(|_| {
+            let worker = self.rng.usize(..self.workers.len());
+            self.workers[worker]
+        });
         let request = Request {
-            blocks: 30,
-            overlaps: named.collect(),
+            overlaps,
             candidates: Candidates::Any,
+            exceptions: exceptions.collect(),
+            blocks: [30, 30, 34][self.rng.usize(..3)],
         };
         self.step(Step::Select(request));
     }
 
     #[track_caller]
     fn release(&mut self) {
-        let number = self.rng.u64(1..=self.run.truth.bookings.len() as u64);
-        self.step(Step::Release(actix_kv_metrics::Ticket {
+        let placed = self.run.truth.bookings.len() as u64;
+        let ticket = actix_kv_metrics::Ticket {
             router: ROUTER,
-            number,
-        }));
+            number: self.rng.u64(placed.min(1)..=placed),
+        };
+        let step = match self.rng.u32(..4) {
+            0 => Step::Fail(ticket),
+            _ => Step::Release(ticket),
+        };
+        self.step(step);
+        let pause = Duration::from_millis(self.rng.u64(..200));
+        self.step(Step::Wait(pause));
     }
 }
 

@@ -233,14 +233,14 @@ fn g15_near_ties_are_even_in_fleets_of_every_size() {
         Some(259),
         Some(400),
         Some(260),
-        Some(1_000),
+        Some(700),
     ];
     expect_even_in(table_of(config(), &loads), &request, &[1, 2, 3, 5]);
     // As near with an overlap as others are without.
     let overlap = SelectWorker::blocks(400).overlap(WorkerRank::new(0, 4), 340);
     expect_even_in(table_of(config(), &loads), &overlap, &[1, 2, 3, 4, 5]);
     // So much better that nobody else is near.
-    let overlap = SelectWorker::blocks(2_000).overlap(WorkerRank::new(0, 6), 2_000);
+    let overlap = SelectWorker::blocks(1_000).overlap(WorkerRank::new(0, 6), 1_000);
     expect_even_in(table_of(config(), &loads), &overlap, &[6]);
     for workers in [9, 65, 100, 513, 600] {
         let loads: Vec<_> = (1..=workers).map(|n| Some(n % 7 * 100 % 1_000)).collect();

@@ -11,7 +11,7 @@ use actix_kv_metrics::{
 };
 
 use super::{
-    claims::{Claim, Outcome, Worker},
+    claims::{Claim, Cooling, Outcome, Worker},
     cost::Booked,
     speakers::{Speakers, Verdict},
 };
@@ -47,6 +47,7 @@ pub(super) struct Booking {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
     Released,
+    Failed,
     Admitted,
     Settled,
     Dropped,
@@ -222,6 +223,7 @@ impl Truth {
             misled,
             ousted: false,
             told_in: taking.number,
+            draining: load.draining,
         };
         match self.workers.get_mut(&load.worker) {
             None => {
@@ -263,6 +265,7 @@ impl Truth {
         if worker.claim.echoed > 0 && !worker.claim.misled {
             settle = settle.max(self.config.stale_after());
         }
+        let mut ended_well = 0;
         for (number, booking) in (1..).zip(&mut self.bookings) {
             let seen_at = booking.at.checked_add(settle);
             let seen = seen_at.is_some_and(|at| reported_at >= Some(at));
@@ -273,8 +276,12 @@ impl Truth {
                     (false, true) => Some(End::Settled),
                     (false, false) => None,
                 };
+                if booking.end.is_some() {
+                    ended_well = number;
+                }
             }
         }
+        self.end_well(rank, ended_well);
         self.rest();
     }
 
@@ -318,7 +325,50 @@ impl Truth {
             if worker.stale.is_none() && worker.is_silent(stale_after, now) {
                 worker.stale = Some(saturated);
             }
+            if let Some(cooling) = &mut worker.cooling {
+                cooling.over |= cooling.until <= now;
+            }
         }
+    }
+
+    /// The request of this number on the worker ended well: if it was placed after a cooling began, that is over.
+    fn end_well(&mut self, rank: WorkerRank, number: u64) {
+        let worker = self.workers.get_mut(&rank).unwrap();
+        worker.cooling.take_if(|cooling| number > cooling.after);
+    }
+
+    /// The worker did not take the request. How long it cools by that.
+    pub(super) fn fail(&mut self, ticket: Ticket, now: Instant) -> Option<Duration> {
+        let index = self.index(ticket)?;
+        if self.bookings[index].end.is_some() {
+            return None;
+        }
+        self.bookings[index].end = Some(End::Failed);
+        self.rest();
+        let after = self.bookings.len() as u64;
+        let worker = self.workers.get_mut(&self.bookings[index].worker).unwrap();
+        let length = match worker.cooling {
+            None => Duration::from_millis(500),
+            Some(cooling) if ticket.number <= cooling.after => return None,
+            Some(cooling) => (2 * cooling.length).min(Duration::from_secs(30)),
+        };
+        worker.cooling = Some(Cooling {
+            after,
+            length,
+            until: now + length,
+            over: false,
+        });
+        Some(length)
+    }
+
+    /// Whether the worker cools, or has cooled and is being tried.
+    pub(super) fn is_cooling(&self, rank: WorkerRank) -> bool {
+        let cooling = self.workers[&rank].cooling;
+        let bookings = || (1..).zip(&self.bookings);
+        cooling.is_some_and(|cooling| {
+            let mut later = bookings().filter(|(number, _)| *number > cooling.after);
+            !cooling.over || later.any(|(_, b)| b.worker == rank && b.end.is_none())
+        })
     }
 
     pub(super) fn release(&mut self, ticket: Ticket) -> bool {
@@ -328,6 +378,7 @@ impl Truth {
         let outstanding = self.bookings[index].end.is_none();
         if outstanding {
             self.bookings[index].end = Some(End::Released);
+            self.end_well(self.bookings[index].worker, ticket.number);
             self.rest();
         }
         outstanding
@@ -380,13 +431,29 @@ impl Truth {
 
     pub(super) fn is_saturated(&self, rank: WorkerRank) -> bool {
         let worker = &self.workers[&rank];
-        let (Some(metrics), Some(share)) = (worker.known(), self.config.saturation()) else {
+        let Some(share) = self
+            .config
+            .saturation()
+            .filter(|_| worker.stale != Some(true))
+        else {
             return worker.stale == Some(true);
         };
-        let kv = &metrics.kv_stats;
+        let capacity = match worker.capacity() {
+            0 => self.average_capacity(),
+            capacity => Some(capacity as f64),
+        };
+        let active = worker.known().map_or(0, |m| m.kv_stats.kv_active_blocks);
         let booked = self.booked(rank);
-        let used = kv.kv_active_blocks.max(booked.before.0) as f64 + booked.since.0 as f64;
-        kv.kv_total_blocks > 0 && used >= share * kv.kv_total_blocks as f64
+        let used = active.max(booked.before.0) as f64 + booked.since.0 as f64;
+        capacity.is_some_and(|capacity| used >= share * capacity)
+    }
+
+    /// Of the workers of which it is known.
+    fn average_capacity(&self) -> Option<f64> {
+        let capacities = self.workers.values().map(Worker::capacity);
+        let known: Vec<_> = capacities.filter(|capacity| *capacity > 0).collect();
+        let sum: u128 = known.iter().copied().map(u128::from).sum();
+        (!known.is_empty()).then(|| sum as f64 / known.len() as f64)
     }
 
     pub(super) fn book(&mut self, worker: WorkerRank, blocks: u32, now: Instant) {
@@ -418,6 +485,7 @@ impl Truth {
             moments.extend(later(booked_at, stale_after));
         }
         for worker in self.workers.values() {
+            moments.extend(worker.cooling.map(|cooling| cooling.until));
             for claim in worker.claims() {
                 let reported_at = claim.reported_at.unwrap_or(claim.told_at);
                 moments.push(reported_at);
