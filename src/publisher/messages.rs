@@ -136,7 +136,7 @@ impl Handler<WorkerDraining> for PublisherActor {
             return;
         }
         let reported = self.reports.handle_draining(msg.worker, msg.draining);
-        self.handle_reported(ctx, now, reported);
+        self.handle_reported(ctx, now, msg.worker, reported);
     }
 }
 

@@ -248,9 +248,11 @@ impl LoadTable {
             row.stale = None;
         }
         let (reported_at, draining) = (row.claim.reported_at, row.claim.draining);
-        self.settle(index);
-        if let Some(reported_at) = reported_at {
-            self.reservations.note_report(index, reported_at);
+        if self.reservations.booked(index).requests() > 0 {
+            self.settle(index);
+            if let Some(reported_at) = reported_at {
+                self.reservations.note_report(index, reported_at);
+            }
         }
         if draining || self.pricing.any_gate_closed() {
             self.set_gate(index);

@@ -49,16 +49,16 @@ impl Deadlines {
         first.is_some_and(|Reverse((at, _))| *at <= now)
     }
 
-    /// The next row to be looked at by now.
+    /// The next row to be looked at by now, and the moment at which it was to be.
     #[inline]
-    pub(crate) fn pop(&mut self, now: Instant) -> Option<RowSlot> {
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<(RowSlot, Instant)> {
         while let Some(Reverse((at, row))) = self.heap.peek().copied()
             && at <= now
         {
             self.heap.pop();
             if self.set[row] == Some(at) {
                 self.set[row] = None;
-                return Some(row);
+                return Some((row, at));
             }
         }
         None
@@ -115,8 +115,8 @@ mod tests {
         deadlines.set(row(2), at(2));
         deadlines.forget(row(2));
         assert_eq!(deadlines.pop(at(2)), None);
-        assert_eq!(deadlines.pop(at(9)), Some(row(0)));
-        assert_eq!(deadlines.pop(at(9)), Some(row(1)));
+        assert_eq!(deadlines.pop(at(9)), Some((row(0), at(3))));
+        assert_eq!(deadlines.pop(at(9)), Some((row(1), at(4))));
         assert_eq!(deadlines.pop(at(9)), None);
     }
 
@@ -133,8 +133,8 @@ mod tests {
         deadlines.move_row(row(9), row(1));
         deadlines.shrink(2);
         assert_eq!(deadlines.len(), 2);
-        assert_eq!(deadlines.pop(start), Some(row(0)));
-        assert_eq!(deadlines.pop(start), Some(row(1)));
+        assert_eq!(deadlines.pop(start), Some((row(0), start)));
+        assert_eq!(deadlines.pop(start), Some((row(1), start)));
         assert_eq!(deadlines.pop(start), None);
     }
 }

@@ -320,8 +320,9 @@ impl LoadTable {
                 self.counts.expired += 1;
                 self.set_gate(row);
                 self.reprice(row);
-            } else if let Some(index) = self.deadlines.pop(now) {
-                self.look_at(index, now);
+            } else if let Some((index, at)) = self.deadlines.pop(now) {
+                // One after the other, as if it were that moment: what one is found to have counts for others.
+                self.look_at(index, at);
             } else {
                 return true;
             }
@@ -376,9 +377,6 @@ impl LoadTable {
 
     /// Ends the reservations that what is known of the worker has seen.
     pub(super) fn settle(&mut self, index: RowSlot) {
-        if self.reservations.booked(index).requests() == 0 {
-            return;
-        }
         let Some(row) = self.rows.get(index) else {
             return;
         };

@@ -5,7 +5,15 @@ use std::{error::Error, fmt::Debug, hash::Hash, sync::Arc, time::Duration};
 
 use actix::prelude::*;
 use actix_kv_metrics::{
-    AllRanksLeft, AskError, AttachRouter, Backoff, Candidates, Coalescing, CoalescingBuilder, ConfigError, Cost, DetachRouter, DpRank, Flush, FlushReport, ForwardPassMetrics, Freshness, GetLoads, GetPending, GetPublisherStats, GetRouterStats, InvalidMetrics, KvMetrics, KvMetricsConfig, KvStats, LinkId, LoadSnapshot, Loads, MetricsChanged, MetricsReporter, ParseTicketError, Pending, PublisherActor, PublisherConfig, PublisherConfigBuilder, PublisherId, PublisherStats, RankLoad, Release, ReportError, RouterActor, RouterConfig, RouterConfigBuilder, RouterStats, SelectError, SelectWorker, Selection, Shutdown, SnapshotAck, SnapshotKind, SnapshotRejected, SpecDecodeStats, TableCounts, Ticket, Undelivered, WorkerDraining, WorkerId, WorkerJoined, WorkerLeft, WorkerLoad, WorkerRank, WorkerStats,
+    AllRanksLeft, AskError, AttachRouter, Backoff, Candidates, Coalescing, CoalescingBuilder,
+    ConfigError, Cost, DetachRouter, DpRank, Flush, FlushReport, ForwardPassMetrics, Freshness,
+    GetLoads, GetPending, GetPublisherStats, GetRouterStats, InvalidMetrics, KvMetrics,
+    KvMetricsConfig, KvStats, LinkId, LoadSnapshot, Loads, MetricsChanged, MetricsReporter,
+    ParseTicketError, Pending, PublisherActor, PublisherConfig, PublisherConfigBuilder,
+    PublisherId, PublisherStats, RankLoad, Release, ReportError, RouterActor, RouterConfig,
+    RouterConfigBuilder, RouterStats, SelectError, SelectWorker, Selection, Shutdown, SnapshotAck,
+    SnapshotKind, SnapshotRejected, SpecDecodeStats, TableCounts, Ticket, Undelivered,
+    WorkerDraining, WorkerId, WorkerJoined, WorkerLeft, WorkerLoad, WorkerRank, WorkerStats,
     sans_io::{Coalescer, Delivery, Link, LinkState, LoadTable, Placement, Reports},
     wire::{LoadEvent, WireError},
 };
@@ -116,7 +124,9 @@ fn data_has_the_promised_shapes() {
             .overlap(7, 48_u32)
             .overlap(WorkerId(8), 4)
             .overlap(rank, 5)
-            .among(candidates);
+            .among(candidates)
+            .except([rank])
+            .except(vec![WorkerRank::from(8)]);
     }
 }
 
@@ -255,7 +265,9 @@ fn public_types_are_send_sync_and_debug() {
         ($($name:ty),* $(,)?) => { $(shared::<$name>();)* };
     }
     all![
-    AllRanksLeft, AskError, ParseTicketError,
+        AllRanksLeft,
+        AskError,
+        ParseTicketError,
         AttachRouter,
         Backoff,
         Candidates,
@@ -359,6 +371,7 @@ fn errors_are_errors() {
         SelectError::NoneAllowed.to_string(),
         SelectError::Unavailable.to_string(),
         SelectError::ShuttingDown.to_string(),
+        SelectError::TooLarge.to_string(),
         SnapshotRejected.to_string(),
         AskError::Unavailable.to_string(),
         AskError::PublisherGone.to_string(),
@@ -431,6 +444,29 @@ async fn smoke_release() {
     let ticket = selection.unwrap().into_ticket();
     assert!(router.send(Release { ticket }).await.unwrap());
     assert!(!router.send(Release { ticket }).await.unwrap());
+}
+
+#[actix::test]
+async fn smoke_a_request_that_failed_is_placed_elsewhere() {
+    let router = router();
+    router.send(snapshot_of_two()).await.unwrap().unwrap();
+    let selection: Selection = router
+        .send(SelectWorker::blocks(64))
+        .await
+        .unwrap()
+        .unwrap();
+    let refused: WorkerRank = selection.worker();
+    let () = selection.failed();
+    let elsewhere = SelectWorker::blocks(64).except([refused]);
+    let selection = router.send(elsewhere).await.unwrap().unwrap();
+    assert_ne!(selection.worker(), refused);
+    let loads: Loads = router.send(GetLoads).await.unwrap();
+    let load = loads.get(refused).unwrap();
+    assert_eq!((load.draining, load.saturated), (false, false));
+    let cools: Option<Duration> = load.cooling;
+    assert!(cools.is_some_and(|left| left <= ms(500)));
+    let too_large = router.send(SelectWorker::blocks(16_385)).await.unwrap();
+    assert_eq!(too_large.unwrap_err(), SelectError::TooLarge);
 }
 
 #[actix::test]

@@ -9,6 +9,7 @@ mod limits;
 mod load;
 mod meddlers;
 mod order;
+mod refusals;
 mod settings;
 mod start;
 mod starvation;

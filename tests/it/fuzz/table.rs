@@ -200,7 +200,7 @@ impl History {
     fn is_cheapest(&self, request: &Request, before: &Loads, placed: &Placement) -> TestCaseResult {
         let chosen = before.get(placed.worker);
         // One that was full when it turned stale is the last choice.
-        let is_last = |load: &RankLoad| load.freshness == Freshness::Stale;
+        let is_last = |load: &RankLoad| load.freshness != Freshness::Fresh;
         prop_assert!(chosen.is_some_and(|load| !load.saturated || is_last(load)));
         prop_assert!(request.allows(placed.worker));
         let cost = placed.cost;

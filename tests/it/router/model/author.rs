@@ -61,7 +61,7 @@ impl Author {
         Self {
             levels: pick(&mut rng, &[1, 1, 2, 5]),
             backlogs: rng.bool(),
-            fails: rng.bool(),
+            fails: rng.u32(..5) < 2,
             senders: (1..=publishers).map(|id| Sender::new(id, 5)).collect(),
             last: 0,
             workers: pick(&mut rng, &[1, 2, 3, 3]),
@@ -228,7 +228,7 @@ impl Author {
         let tickets = self.rng.usize(..5).saturating_sub(2);
         let metrics = self.metrics();
         let reports = metrics.is_some() && self.rng.u32(..6) > 0 || self.rng.u32(..20) == 0;
-        let drains = self.fails && self.rng.u32(..8) == 0;
+        let drains = self.fails && self.rng.u32(..4) == 0;
         let load = WorkerLoad {
             worker,
             life: self.life(said.map(|(load, _)| load.life)),

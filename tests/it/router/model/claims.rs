@@ -251,10 +251,21 @@ impl Worker {
 
     /// Whether it has been silent for too long while it had reservations.
     pub(super) fn is_silent(&self, stale_after: Duration, now: Instant) -> bool {
-        let since = self
-            .busy_since
-            .map(|busy| self.claim.reported_at.max(Some(busy)));
-        let since = since.flatten();
+        let since = self.silent_since();
         since.is_some_and(|since| now.saturating_duration_since(since) >= stale_after)
+    }
+
+    /// Since when it has been silent while it had reservations.
+    fn silent_since(&self) -> Option<Instant> {
+        let busy_since = self.busy_since?;
+        self.claim.reported_at.max(Some(busy_since))
+    }
+
+    /// Since when something has been silent that is to end it.
+    pub(super) fn silences(&self) -> impl Iterator<Item = Instant> {
+        let owner = self.claim.silent_since();
+        let challenged = (self.kept_out.values()).any(|claim| claim.reported_at > Some(owner));
+        let worker = self.silent_since().filter(|_| self.stale.is_none());
+        worker.into_iter().chain(challenged.then_some(owner))
     }
 }

@@ -110,7 +110,7 @@ fn g15_the_table_does_what_the_model_does_on_random_histories() {
     }
     ties.expect_even();
     for (what, count) in totals {
-        assert!(count > 500, "{what}: {count} times only");
+        assert!(count > 200, "{what}: {count} times only");
     }
 }
 

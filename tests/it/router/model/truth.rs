@@ -26,6 +26,9 @@ pub(super) struct Truth {
     /// Every one that was ever made, in that order.
     pub(super) bookings: Vec<Booking>,
     pub(super) taking: Option<Taking>,
+    /// Workers of unknown capacity that turned stale at the moment at which others were found silent: which was first decides
+    /// whether they were saturated.
+    pub(super) either_way: Vec<WorkerRank>,
     speakers: BTreeMap<u64, Speakers>,
     /// Taken over, or begun to be.
     snapshots: u64,
@@ -86,6 +89,7 @@ impl Truth {
             workers: BTreeMap::new(),
             bookings: Vec::new(),
             taking: None,
+            either_way: Vec::new(),
             speakers: BTreeMap::new(),
             snapshots: 0,
         }
@@ -315,20 +319,44 @@ impl Truth {
             let end = booking.detached_at.and_then(|at| at.checked_add(ttl));
             end.is_some_and(|end| end <= now)
         });
-        let ranks: Vec<_> = self.workers.keys().copied().collect();
-        for rank in ranks {
-            while self.workers.get_mut(&rank).unwrap().oust(stale_after, now) {
-                self.conclude(rank, now);
+        // In the order in which it came about: what one worker is found to have counts for others.
+        self.either_way.clear();
+        let mut last = None;
+        while let Some((at, rank, alone)) = self.next_silent(now) {
+            let alone = last.replace(at) != Some(at) && alone;
+            while self.workers.get_mut(&rank).unwrap().oust(stale_after, at) {
+                self.conclude(rank, at);
             }
             let saturated = self.is_saturated(rank);
             let worker = self.workers.get_mut(&rank).unwrap();
-            if worker.stale.is_none() && worker.is_silent(stale_after, now) {
+            if worker.stale.is_none() && worker.is_silent(stale_after, at) {
                 worker.stale = Some(saturated);
+                if !alone && worker.capacity() == 0 {
+                    self.either_way.push(rank);
+                }
             }
+        }
+        for worker in self.workers.values_mut() {
             if let Some(cooling) = &mut worker.cooling {
                 cooling.over |= cooling.until <= now;
             }
         }
+    }
+
+    /// The worker who, or whose owner, has been silent for too long first, since when that is so, and whether it is the only
+    /// one at that moment.
+    fn next_silent(&self, now: Instant) -> Option<(Instant, WorkerRank, bool)> {
+        let stale_after = self.config.stale_after();
+        let silent = self.workers.iter().filter_map(|(rank, worker)| {
+            let since = worker.silences().min()?;
+            let until = since.checked_add(stale_after).filter(|at| *at <= now)?;
+            Some((until, *rank))
+        });
+        let mut silent: Vec<_> = silent.collect();
+        silent.sort_unstable();
+        let (first, rank) = *silent.first()?;
+        let alone = silent.get(1).is_none_or(|(second, _)| *second > first);
+        Some((first, rank, alone))
     }
 
     /// The request of this number on the worker ended well: if it was placed after a cooling began, that is over.
