@@ -131,7 +131,6 @@ impl<'a> Simulation<'a> {
                 self.tell(|feed, now| feed.handle_joined(worker, now));
             }
         }
-        self.pump();
         for worker in 0..self.sites.len() {
             self.say(worker);
         }
