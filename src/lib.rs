@@ -24,6 +24,9 @@
 //!
 //! - **Reporting.** A [`MetricsReporter`] conflates before the mailbox: one value waits, however fast it is called, from
 //!   any thread. [`MetricsChanged`] is the plain message; `do_send` puts no bound on how many of them queue.
+//! - **Leaving.** A worker leaves when its reporter is dropped, by [`WorkerLeft`] or [`AllRanksLeft`], and, where the publisher has
+//!   a [`lease`](PublisherConfigBuilder::lease), when it has been silent for so long. One that drains
+//!   ([`MetricsReporter::drain`], [`WorkerDraining`]) stays, and is chosen only where it is named.
 //! - **Windows.** Per worker and router, a change opens a window that ends when the worker has been quiet for `debounce`,
 //!   at the latest `max_delay` after the change ([`Coalescing`]). What is due is compared with what the router has, and
 //!   dropped if it is the same.

@@ -130,13 +130,14 @@ impl TryFrom<ReadBackoff> for Backoff {
     }
 }
 
-/// Settings of a [`PublisherActor`](crate::PublisherActor). Every part is checked when it is made, so any combination is valid.
+/// Settings of a [`PublisherActor`](crate::PublisherActor).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(try_from = "PublisherConfigBuilder", into = "PublisherConfigBuilder")]
 pub struct PublisherConfig {
     coalescing: Coalescing,
     backoff: Backoff,
     id: Option<u64>,
+    lease: Option<Duration>,
 }
 
 impl PublisherConfig {
@@ -167,43 +168,104 @@ impl PublisherConfig {
     pub fn id(&self) -> Option<u64> {
         self.id
     }
+
+    /// How long a worker may be silent before it is told as left; `None`: for ever.
+    pub fn lease(&self) -> Option<Duration> {
+        self.lease
+    }
 }
 
 /// Builds [`PublisherConfig`].
-#[derive(Debug, Clone, Default)]
-pub struct PublisherConfigBuilder(PublisherConfig);
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PublisherConfigBuilder {
+    coalescing: Coalescing,
+    backoff: Backoff,
+    id: Option<u64>,
+    lease: Option<Duration>,
+}
 
 impl PublisherConfigBuilder {
     /// Windows of links that bring none of their own.
     #[must_use]
     pub fn coalescing(mut self, coalescing: Coalescing) -> Self {
-        self.0.coalescing = coalescing;
+        self.coalescing = coalescing;
         self
     }
 
     /// Pauses after a failed delivery.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.0.backoff = backoff;
+        self.backoff = backoff;
         self
     }
 
     /// Identity that outlives a restart of the process, so that a router can tell the later incarnation. Default: drawn.
     #[must_use]
     pub fn id(mut self, id: u64) -> Self {
-        self.0.id = Some(id);
+        self.id = Some(id);
         self
     }
 
-    /// The settings.
+    /// A worker that has not reported for this long, counted from its last report or from when it joined, is told as left; its
+    /// next report begins a new life. For workers behind a scraper or a socket, where nobody drops a reporter: who reports
+    /// only what has changed needs none. Default: none.
+    ///
+    /// What a reporter says counts from when the publisher takes it in, which is up to 10 ms later, and later still while no
+    /// router is attached: nobody is ended who has reported. `Duration::MAX` is for ever.
+    #[must_use]
+    pub fn lease(mut self, silence: Duration) -> Self {
+        self.lease = Some(silence);
+        self
+    }
+
+    /// Checks the settings.
     ///
     /// # Errors
     ///
-    /// None today: the parts have been checked.
+    /// Unless the lease is longer than `max_delay`, which paces workers that come and go, and at least 1 ms. `Duration::MAX` is
+    /// always taken.
     pub fn build(self) -> Result<PublisherConfig, ConfigError> {
-        Ok(self.0)
+        if let Some(lease) = self.lease {
+            let max_delay = self.coalescing.max_delay();
+            check(
+                lease > max_delay || lease == Duration::MAX,
+                "lease",
+                lease,
+                format!("more than max_delay ({max_delay:?})"),
+            )?;
+            check(lease >= SHORTEST_LEASE, "lease", lease, "at least 1ms")?;
+        }
+        Ok(PublisherConfig {
+            coalescing: self.coalescing,
+            backoff: self.backoff,
+            id: self.id,
+            lease: self.lease,
+        })
     }
 }
+
+impl TryFrom<PublisherConfigBuilder> for PublisherConfig {
+    type Error = ConfigError;
+
+    fn try_from(builder: PublisherConfigBuilder) -> Result<Self, ConfigError> {
+        builder.build()
+    }
+}
+
+impl From<PublisherConfig> for PublisherConfigBuilder {
+    fn from(built: PublisherConfig) -> Self {
+        Self {
+            coalescing: built.coalescing,
+            backoff: built.backoff,
+            id: built.id,
+            lease: built.lease,
+        }
+    }
+}
+
+/// A tick of tokio's timers.
+const SHORTEST_LEASE: Duration = Duration::from_millis(1);
 
 /// Who must wait longer than this for a router had better detach it.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(3600);
@@ -254,6 +316,26 @@ mod tests {
                 .build(),
             "waiting_weight is inf, but must be 0 to 1e9",
         );
+        let lease = |lease| PublisherConfig::builder().lease(lease).build();
+        refused(
+            lease(ms(10)),
+            "lease is 10ms, but must be more than max_delay (10ms)",
+        );
+        let unpaced = builder().debounce(ms(0)).max_delay(ms(0)).build().unwrap();
+        refused(
+            PublisherConfig::builder()
+                .coalescing(unpaced)
+                .lease(Duration::from_micros(999))
+                .build(),
+            "lease is 999µs, but must be at least 1ms",
+        );
+        assert_eq!(lease(ms(11)).unwrap().lease(), Some(ms(11)));
+        let never = builder().max_delay(Duration::MAX).build().unwrap();
+        let never = PublisherConfig::builder()
+            .coalescing(never)
+            .lease(Duration::MAX)
+            .build();
+        assert_eq!(never.unwrap().lease(), Some(Duration::MAX));
         refused(
             RouterConfig::builder().saturation(0.0).build(),
             "saturation is 0.0, but must be above 0 and at most 1",
@@ -289,11 +371,15 @@ mod tests {
             error.to_string().starts_with("backoff.initial is 0ns"),
             "{error}"
         );
-        let written = serde_json::to_string(&PublisherConfig::default()).unwrap();
-        assert_eq!(
-            serde_json::from_str::<PublisherConfig>(&written).unwrap(),
-            PublisherConfig::default()
-        );
+        let error = serde_json::from_str::<PublisherConfig>(r#"{"lease":{"secs":0,"nanos":7}}"#);
+        let error = error.unwrap_err();
+        assert!(error.to_string().starts_with("lease is 7ns"), "{error}");
+        let leased = PublisherConfig::builder().lease(ms(3_000)).build().unwrap();
+        for config in [PublisherConfig::default(), leased] {
+            let written = serde_json::to_string(&config).unwrap();
+            let read = serde_json::from_str::<PublisherConfig>(&written).unwrap();
+            assert_eq!(read, config);
+        }
     }
 
     #[test]

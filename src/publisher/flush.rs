@@ -218,6 +218,9 @@ impl PublisherActor {
     /// Nothing more is taken but what a reporter was told is taken, and reporters are told so.
     fn close(&mut self, ctx: &mut Context<Self>, now: Instant) {
         self.phase = Phase::Closing;
+        // Nobody can report any more.
+        self.leases = None;
+        self.waits_for_lease = false;
         closing::note(self.id, &ctx.address());
         let waiting = self.reports.close_reporters(Closed::ShuttingDown);
         for reporter in waiting.cloned().collect::<Vec<_>>() {

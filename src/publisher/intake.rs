@@ -26,6 +26,13 @@ pub(super) struct Intake {
     any: bool,
 }
 
+impl Intake {
+    /// Whether everything has been taken in of those who had entered when the bell was asked last.
+    pub(super) fn is_done(&self) -> bool {
+        self.entered.is_empty()
+    }
+}
+
 impl PublisherActor {
     /// Takes in what waits at reporters, a turn's worth; whether something did since the last call.
     pub(super) fn take_some_reports(&mut self, ctx: &mut Context<Self>, now: Instant) -> bool {
@@ -77,6 +84,9 @@ impl PublisherActor {
             if self.intake.entered.is_empty() {
                 self.bell.take(&mut self.intake.entered);
                 self.intake.entered.reverse();
+                if let Some(leases) = &mut self.leases {
+                    leases.handle_asked(now);
+                }
             }
             let Some(reporter) = self.intake.entered.pop() else {
                 break;
@@ -99,6 +109,7 @@ impl PublisherActor {
             return false;
         };
         tracing::trace!(worker = %reporter.worker, "report");
+        self.note_heard(now, &reported);
         // Where a link has heard of a later time, that is when it was for it: the windows' clock does not go back.
         let at = at.map_or(now, |at| at.min(now));
         self.note_report(at, reported)

@@ -18,6 +18,7 @@ use crate::{
     sans_io::{
         bell::Bell,
         conflate::Closed,
+        leases::Leases,
         link::{Delivery, Link, TICK},
         reports::{Reported, Reports, WorkerSlot},
     },
@@ -30,6 +31,7 @@ use crate::{
 mod closing;
 pub(crate) mod flush;
 mod intake;
+mod lease;
 pub(crate) mod messages;
 pub(crate) mod reporter;
 pub(crate) mod routers;
@@ -63,6 +65,10 @@ pub struct PublisherActor {
     reports: Reports,
     bell: Arc<ReportBell>,
     intake: Intake,
+    /// There if there is a lease, until a shutdown begins.
+    leases: Option<Box<Leases>>,
+    /// The timer is to come for the end of one at the latest.
+    waits_for_lease: bool,
     attached: Vec<Attached>,
     next_link: u64,
     sequence: u64,
@@ -90,10 +96,12 @@ impl PublisherActor {
     pub fn new(config: PublisherConfig) -> Self {
         Self {
             id: PublisherId::new(config.id().unwrap_or_else(stamp::random), stamp::next()),
+            leases: config.lease().map(|lease| Box::new(Leases::new(lease))),
             config,
             reports: Reports::new(),
             bell: Arc::new(Bell::new()),
             intake: Intake::default(),
+            waits_for_lease: false,
             attached: Vec::new(),
             next_link: 0,
             sequence: 0,
@@ -161,6 +169,7 @@ impl PublisherActor {
             return;
         }
         let reported = self.take_some_reports(ctx, now);
+        self.look_for_silent(ctx, now);
         for attached in &mut self.attached {
             let link = &mut attached.link;
             if !link.is_due(now, overdue) {
@@ -196,6 +205,10 @@ impl PublisherActor {
             .filter_map(|attached| attached.link.poll_timeout())
             .chain(deadlines.into_iter().flatten())
             .min();
+        let wanted = match &self.leases {
+            Some(_) => self.or_end_of_lease(ctx, wanted),
+            None => wanted,
+        };
         let silent = self.attached.iter().filter_map(|a| a.link.unanswered_at());
         let overdue = wanted.and_then(one_tick_after);
         self.overdue_at = silent.chain(overdue).min();
@@ -233,6 +246,7 @@ impl PublisherActor {
         worker: WorkerRank,
         reported: Reported,
     ) {
+        self.note_heard(now, &reported);
         let ahead = self.take_others_first(ctx, now, worker);
         if self.note_report(now, reported) || ahead {
             self.drive_after_message(ctx, now);
@@ -279,6 +293,9 @@ impl PublisherActor {
                 attached.link.handle_joined(slot, report, now);
             }
         }
+        if let Some(leases) = &mut self.leases {
+            leases.handle_heard(slot, now);
+        }
         self.drive_after_message(ctx, now);
     }
 
@@ -300,9 +317,15 @@ impl PublisherActor {
         for attached in &mut self.attached {
             attached.link.handle_left(slot, worker, living, now);
         }
+        if let Some(leases) = &mut self.leases {
+            leases.handle_left(slot);
+        }
         if let Some(renumbering) = self.reports.compact() {
             for attached in &mut self.attached {
                 attached.link.handle_renumbered(&renumbering);
+            }
+            if let Some(leases) = &mut self.leases {
+                leases.handle_renumbered(&renumbering);
             }
         }
     }
@@ -332,7 +355,7 @@ impl PublisherActor {
                 attached.ack = None;
                 answered = true;
             }
-            if answered {
+            if answered || self.is_kept_by_lease(ctx) {
                 self.drive(ctx, now());
             } else if self.has_to_wait() {
                 if !(self.waker.as_ref()).is_some_and(|waker| waker.will_wake(task.waker())) {
@@ -385,6 +408,9 @@ impl Supervised for PublisherActor {
         self.timer.handle_restart();
         self.ack_poller = false;
         self.time = None;
+        if let Some(leases) = &mut self.leases {
+            leases.handle_restart();
+        }
         for attached in &mut self.attached {
             attached.ack = None;
             attached.link.handle_restart();

@@ -31,6 +31,8 @@ use crate::{
 ///   a publisher together have one wake-up on its way at most.
 /// - Making a reporter announces the worker (known, not yet reported) and begins a new life of it. A newer reporter for
 ///   the same worker takes it over; the older one gets [`ReportError::LifeEnded`] from then on.
+/// - Where the publisher has a [`lease`](crate::PublisherConfigBuilder::lease), a worker that has been silent for so long is gone
+///   until its reporter's next report, which begins a new life; it drains if it did. That is no error.
 /// - Dropping it, also by a panic of its owner, ends its own life only: routers drop the worker at once.
 /// - It keeps the publisher alive.
 ///

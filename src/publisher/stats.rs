@@ -40,6 +40,8 @@ pub struct PublisherStats {
     pub unchanged: u64,
     /// Reports that differ from the one before.
     pub changed: u64,
+    /// Lives that a lease ended: their workers had been silent for so long.
+    pub leases_ended: u64,
     /// Messages refused because the publisher was shutting down; not among `received`.
     pub refused: u64,
     /// Tickets that workers echoed and that were forgotten for others before or after routers were told: a worker echoes the

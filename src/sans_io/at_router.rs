@@ -86,20 +86,37 @@ impl Difference {
         settings: &Coalescing,
         rested: Rested,
     ) -> Self {
-        let drains = has.draining != newest.draining;
-        if drains && rested.for_other {
-            return Self::Urgent;
+        if has.draining != newest.draining {
+            return Self::in_draining(has, newest, settings, rested);
         }
-        let same = !drains && has.admitted == newest.admitted.version();
+        let same_tickets = has.admitted == newest.admitted.version();
         match (&has.metrics, &newest.metrics) {
             (None, Some(_)) => Self::Urgent,
             (Some(has), Some(newest)) if has != newest => {
                 match Self::between_metrics(has, newest, settings, rested) {
-                    Self::Minor if !same => Self::Significant,
+                    Self::Minor if !same_tickets => Self::Significant,
                     difference => difference,
                 }
             }
-            _ if same => Self::None,
+            _ if same_tickets => Self::None,
+            _ => Self::Significant,
+        }
+    }
+
+    /// The worker has begun or ended to drain.
+    #[cold]
+    fn in_draining(has: &Before, newest: &Report, settings: &Coalescing, rested: Rested) -> Self {
+        if rested.for_other {
+            return Self::Urgent;
+        }
+        match (&has.metrics, &newest.metrics) {
+            (None, Some(_)) => Self::Urgent,
+            (Some(has), Some(newest)) => {
+                match Self::between_metrics(has, newest, settings, rested) {
+                    Self::Minor => Self::Significant,
+                    difference => difference,
+                }
+            }
             _ => Self::Significant,
         }
     }

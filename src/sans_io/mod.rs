@@ -4,7 +4,8 @@
 //! deadlines come back.
 //!
 //! The publisher's side: [`Reports`] is the table of the newest reports, [`Coalescer`] decides what of it is due on one
-//! link, [`Link`] delivers it. The router's side: [`LoadTable`] takes snapshots in and chooses workers.
+//! link, [`Link`] delivers it, [`Leases`] finds who has been
+//! silent for too long. The router's side: [`LoadTable`] takes snapshots in and chooses workers.
 
 // What `conflate` and `bell` lock is std's here, and the model checker's in `tests/slot_loom.rs`.
 use std::sync;
@@ -23,6 +24,7 @@ pub(crate) mod counts;
 mod deadlines;
 mod departed;
 mod index;
+pub(crate) mod leases;
 pub(crate) mod link;
 pub(crate) mod loads;
 mod names;
@@ -47,6 +49,7 @@ mod windows;
 pub use self::{
     choice::Placement,
     coalescer::Coalescer,
+    leases::Leases,
     link::{Delivery, Link, LinkState},
     reports::{Change, Report, Reported, Reports, WorkerSlot},
     slots::Renumbering,

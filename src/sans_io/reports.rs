@@ -1,9 +1,10 @@
 //! The table of reports: newest metrics and life of every worker rank, one for all links.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     time::Instant,
 };
@@ -163,6 +164,8 @@ pub(crate) struct SharedReport {
     pub(crate) waiting: Conflated<WaitingReport>,
     /// Slot in the table; the publisher's own, so that it need not look the worker up.
     slot: AtomicU32,
+    /// Whether its worker drained when its lease ended; the publisher's own, too.
+    drained: AtomicBool,
 }
 
 impl SharedReport {
@@ -172,6 +175,7 @@ impl SharedReport {
             life,
             waiting: Conflated::new(),
             slot: AtomicU32::new(u32::MAX),
+            drained: AtomicBool::new(false),
         }
     }
 
@@ -221,6 +225,8 @@ pub struct Reports {
     names: Names<WorkerSlot>,
     other_ranks: OtherRanks<WorkerSlot>,
     rows: Slab<WorkerSlot, Report>,
+    /// Reporters of workers that are not known any more, since their lease has ended.
+    silent: BTreeMap<WorkerRank, Arc<SharedReport>>,
     forgotten_tickets: u64,
 }
 
@@ -266,11 +272,14 @@ impl Reports {
         self.names.find(worker, |slot| worker_in(&self.rows, slot))
     }
 
-    /// The living ranks of a worker.
+    /// The living ranks of a worker, and those with a reporter whose lease has ended.
     pub fn ranks(&self, worker: WorkerId) -> Vec<WorkerRank> {
         let others = self.other_ranks.of(worker);
         let slots = self.slot(worker.into()).into_iter().chain(others);
-        slots.map(|slot| worker_in(&self.rows, slot)).collect()
+        let living = slots.map(|slot| worker_in(&self.rows, slot));
+        let (first, last) = (worker.into(), WorkerRank::new(worker, u32::MAX));
+        let silent = self.silent.range(first..=last);
+        living.chain(silent.map(|(rank, _)| *rank)).collect()
     }
 
     /// Newest of the worker in `slot`.
@@ -321,14 +330,35 @@ impl Reports {
 
     /// A worker left: its life ends. `None` if it is not known.
     pub fn handle_left(&mut self, worker: WorkerRank) -> Option<WorkerSlot> {
-        let slot = self.slot(worker)?;
-        self.names.remove(slot, worker);
-        self.other_ranks.remove(slot, worker);
+        let Some(slot) = self.slot(worker) else {
+            if let Some(reporter) = self.silent.remove(&worker) {
+                reporter.waiting.close(Closed::Ended);
+            }
+            return None;
+        };
         tracing::info!(%worker, "a worker left");
-        if let Some(reporter) = self.rows.remove(slot).and_then(|r| r.reporter) {
+        if let Some(reporter) = self.remove(slot, worker).and_then(|row| row.reporter) {
             reporter.waiting.close(Closed::Ended);
         }
         Some(slot)
+    }
+
+    /// The lease of the worker in `slot` has ended, and so has its life. Its reporter, if it has one, may begin another.
+    pub fn handle_lease_ended(&mut self, slot: WorkerSlot) -> Option<WorkerRank> {
+        let worker = self.at(slot)?.worker();
+        tracing::info!(%worker, "a worker has been silent for its lease: it left");
+        let row = self.remove(slot, worker)?;
+        if let Some(reporter) = row.reporter {
+            reporter.drained.store(row.draining, Relaxed);
+            self.silent.insert(worker, reporter);
+        }
+        Some(worker)
+    }
+
+    fn remove(&mut self, slot: WorkerSlot, worker: WorkerRank) -> Option<Report> {
+        self.names.remove(slot, worker);
+        self.other_ranks.remove(slot, worker);
+        self.rows.remove(slot)
     }
 
     /// Gives memory back after most workers have left. Slots have other numbers afterwards: every link must hear of it.
@@ -350,6 +380,14 @@ impl Reports {
     pub(crate) fn handle_reporter(&mut self, reporter: Arc<SharedReport>) -> Option<WorkerSlot> {
         let worker = reporter.worker;
         let Some(slot) = self.slot(worker) else {
+            if let Some(silent) = self.silent.remove(&worker) {
+                if silent.life > reporter.life {
+                    reporter.waiting.close(Closed::Ended);
+                    self.silent.insert(worker, silent);
+                    return None;
+                }
+                silent.waiting.close(Closed::Ended);
+            }
             return Some(self.begin(worker, reporter.life, Some(reporter)));
         };
         let row = self.rows.get_mut(slot)?;
@@ -385,12 +423,12 @@ impl Reports {
         if !reporter.is_known() && !reporter.waiting.is_closed() {
             return None;
         }
+        let Some((slot, row)) = row_of(&mut self.rows, reporter) else {
+            return self.handle_waiting_of_ended(reporter);
+        };
         let waiting = reporter.waiting.take()?;
         let reported_at = waiting.reported_at;
         let forgotten = &mut self.forgotten_tickets;
-        let Some((slot, row)) = row_of(&mut self.rows, reporter) else {
-            return Some((Reported::Late, reported_at));
-        };
         let (draining, admitted) = (waiting.draining, &waiting.admitted);
         let reported = row.change(slot, waiting.metrics, reported_at, draining, |known| {
             let news = known.merge_all(admitted);
@@ -400,19 +438,57 @@ impl Reports {
         Some((reported, reported_at))
     }
 
+    /// The same of a reporter whose life has ended: it begins another if that was by its lease.
+    #[cold]
+    fn handle_waiting_of_ended(
+        &mut self,
+        reporter: &Arc<SharedReport>,
+    ) -> Option<(Reported, Option<Instant>)> {
+        let waiting = reporter.waiting.take()?;
+        let reported_at = waiting.reported_at;
+        let late = Some((Reported::Late, reported_at));
+        if !self.is_silent(reporter) {
+            return late;
+        }
+        if let Some(draining) = waiting.draining {
+            reporter.drained.store(draining, Relaxed);
+        }
+        if waiting.metrics.is_none() {
+            return late;
+        }
+        let slot = self.begin(reporter.worker, stamp::next(), None);
+        let row = self.rows.get_mut(slot)?;
+        let forgotten = &mut self.forgotten_tickets;
+        let reported = row.change(slot, waiting.metrics, reported_at, None, |known| {
+            let news = known.merge_all(&waiting.admitted);
+            *forgotten += known.take_forgotten();
+            news
+        });
+        Some((reported, reported_at))
+    }
+
+    fn is_silent(&self, reporter: &Arc<SharedReport>) -> bool {
+        let silent = self.silent.get(&reporter.worker);
+        silent.is_some_and(|silent| Arc::ptr_eq(silent, reporter))
+    }
+
     /// A reporter is gone: ends its own life only.
     pub(crate) fn handle_reporter_left(
         &mut self,
         reporter: &Arc<SharedReport>,
     ) -> Option<WorkerSlot> {
-        row_of(&mut self.rows, reporter)?;
-        self.handle_left(reporter.worker)
+        if self.is_silent(reporter) || row_of(&mut self.rows, reporter).is_some() {
+            self.handle_left(reporter.worker)
+        } else {
+            None
+        }
     }
 
     /// A shutdown begins, or the publisher is gone: no reporter takes anything more. Those in which something waits.
     pub(crate) fn close_reporters(&self, why: Closed) -> impl Iterator<Item = &Arc<SharedReport>> {
         let rows = self.rows.iter();
         let reporters = rows.filter_map(|(_, row)| row.reporter.as_ref());
+        let reporters = reporters.chain(self.silent.values());
         reporters.filter(move |reporter| reporter.waiting.close(why))
     }
 
@@ -423,10 +499,13 @@ impl Reports {
         reporter: Option<Arc<SharedReport>>,
     ) -> WorkerSlot {
         tracing::info!(%worker, "a worker joined");
+        // One whose lease has ended is its reporter again, whoever reports first, and has not taken back that it drains.
+        let reporter = reporter.or_else(|| self.silent.remove(&worker));
+        let drained = |reporter: &Arc<SharedReport>| reporter.drained.load(Relaxed);
         let slot = self.rows.insert(Report {
             worker: worker.worker(),
             rank: worker.rank(),
-            draining: false,
+            draining: reporter.as_ref().is_some_and(drained),
             life,
             metrics: None,
             admitted: Admitted::default(),

@@ -14,7 +14,7 @@ use actix_kv_metrics::{
     RouterConfigBuilder, RouterStats, SelectError, SelectWorker, Selection, Shutdown, SnapshotAck,
     SnapshotKind, SnapshotRejected, SpecDecodeStats, TableCounts, Ticket, Undelivered,
     WorkerDraining, WorkerId, WorkerJoined, WorkerLeft, WorkerLoad, WorkerRank, WorkerStats,
-    sans_io::{Coalescer, Delivery, Link, LinkState, LoadTable, Placement, Reports},
+    sans_io::{Coalescer, Delivery, Leases, Link, LinkState, LoadTable, Placement, Reports},
     wire::{LoadEvent, WireError},
 };
 
@@ -148,10 +148,11 @@ fn settings_have_the_promised_shapes() -> Result<(), ConfigError> {
         .coalescing(coalescing)
         .backoff(Backoff::new(ms(10), SECOND)?)
         .id(7_u64)
+        .lease(SECOND * 10)
         .build()?;
     assert_eq!(
-        (publisher.id(), publisher.coalescing()),
-        (Some(7), coalescing)
+        (publisher.id(), publisher.coalescing(), publisher.lease()),
+        (Some(7), coalescing, Some(SECOND * 10))
     );
     let router: RouterConfig = RouterConfig::builder()
         .seed(7_u64)
@@ -289,6 +290,7 @@ fn public_types_are_send_sync_and_debug() {
         KvMetrics,
         KvMetricsConfig,
         KvStats,
+        Leases,
         Link,
         LinkId,
         LinkState,
@@ -507,7 +509,7 @@ async fn smoke_a_publisher_and_a_router() {
     let pending = publisher.send(GetPending).await.unwrap();
     assert_eq!(pending.links.len(), 1);
     let stats = publisher.send(GetPublisherStats).await.unwrap();
-    assert_eq!(stats.received, 2);
+    assert_eq!((stats.received, stats.leases_ended), (2, 0));
     assert!(publisher.send(DetachRouter(link)).await.unwrap());
     assert!(!publisher.send(DetachRouter(link)).await.unwrap());
     assert!(router.send(GetLoads).await.unwrap().is_empty());

@@ -5,6 +5,7 @@ mod counters;
 mod departures;
 mod draining;
 mod flush;
+mod lease;
 mod links;
 mod messages;
 mod reporter;
