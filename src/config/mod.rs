@@ -182,6 +182,7 @@ pub struct PublisherConfigBuilder {
     coalescing: Coalescing,
     backoff: Backoff,
     id: Option<u64>,
+    #[serde(with = "duration::optional")]
     lease: Option<Duration>,
 }
 

@@ -90,6 +90,7 @@ fn case_188_one_table_sets_everything() {
 
         [publisher]
         id = 7
+        lease = "90s"
         backoff = { initial = "5ms", max = "50ms" }
 
         [publisher.coalescing]
@@ -133,6 +134,7 @@ fn case_188_one_table_sets_everything() {
         .unwrap();
     let publisher = PublisherConfig::builder()
         .id(7)
+        .lease(ms(90_000))
         .coalescing(windows)
         .backoff(Backoff::new(ms(5), ms(50)).unwrap())
         .build()

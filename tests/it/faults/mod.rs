@@ -5,5 +5,6 @@ mod publisher;
 mod random;
 mod replaced;
 mod router;
+mod silent;
 mod threads;
 mod worker;

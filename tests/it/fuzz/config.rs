@@ -228,12 +228,13 @@ fn a_publisher_gets_the_same_verdict_from_its_parts_and_from_json() {
         durations(),
         durations(),
         option::of(any::<u64>()),
+        option::of(durations()),
     );
     fuzz(
         "publishers",
         2_000,
         drawn,
-        |(initial, max, debounce, id)| {
+        |(initial, max, debounce, id, lease)| {
             let built = Backoff::new(initial, max).and_then(|backoff| {
                 let coalescing = Coalescing::builder().debounce(debounce).build()?;
                 let mut builder = PublisherConfig::builder()
@@ -242,12 +243,16 @@ fn a_publisher_gets_the_same_verdict_from_its_parts_and_from_json() {
                 if let Some(id) = id {
                     builder = builder.id(id);
                 }
+                if let Some(lease) = lease {
+                    builder = builder.lease(lease);
+                }
                 builder.build()
             });
             let by_json = object([
                 ("backoff", Some(json!({ "initial": initial, "max": max }))),
                 ("coalescing", Some(json!({ "debounce": debounce }))),
                 ("id", id.map(|id| json!(id))),
+                ("lease", lease.map(|lease| json!(lease))),
             ]);
             same_verdict(&built, &by_json)
         },
