@@ -55,8 +55,9 @@
 //!
 //! # Testing with it
 //!
-//! The actors read `actix::clock::Instant`, which follows tokio's paused clock: a test on a `current_thread` runtime
-//! built with `start_paused(true)` sees exact times. The state machines under the actors are in [`sans_io`].
+//! The actors read `actix::clock::Instant`, which follows tokio's paused clock, so tests see exact times. The feature
+//! `test-util` has what they need: a System with such a clock, a router that records, a gate, and a wait for what was
+//! reported (module `test_util`). The state machines under the actors are in [`sans_io`].
 
 mod built;
 mod config;
@@ -67,6 +68,8 @@ pub mod sans_io;
 mod snapshot;
 mod stamp;
 mod system;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 mod timer;
 mod turns;
 pub mod wire;

@@ -15,4 +15,5 @@ mod router;
 #[deny(dead_code)]
 mod support;
 mod system;
+mod test_util;
 mod wire;

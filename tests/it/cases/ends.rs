@@ -146,7 +146,7 @@ fn case_186_a_selection_under_way_when_the_shutdown_begins_says_so_too() {
     virtual_time(async {
         let (kv, _reporter) = with_a_silent_router().await;
         // The router is kept from its mailbox until it has been told to stop.
-        kv.router().do_send(Block(ms(300)));
+        hold_up(&kv.router(), ms(300));
         settle().await;
         let asking = kv.clone();
         let asked = actix::spawn(async move { asking.select(request()).await });

@@ -32,8 +32,8 @@ impl Handler<LoadSnapshot> for Meddler {
     type Result = Result<SnapshotAck, SnapshotRejected>;
 
     fn handle(&mut self, snapshot: LoadSnapshot, _: &mut Context<Self>) -> Self::Result {
-        self.log.record(&snapshot);
         (self.meddle)(&self.publisher, &snapshot);
+        self.log.record(snapshot);
         Ok(SnapshotAck::Applied)
     }
 }

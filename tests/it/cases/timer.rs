@@ -245,7 +245,7 @@ fn case_28_a_worker_removed_between_its_deadline_and_the_callback_is_only_remove
         let (publisher, one) = known(windows(10, 100)).await;
         report(&publisher, 1, 5).await;
         sleep(ms(5)).await;
-        publisher.do_send(Block(ms(30)));
+        hold_up(&publisher, ms(30));
         settle().await;
         publisher.do_send(WorkerLeft { worker: w(1) });
         sleep(ms(500)).await;

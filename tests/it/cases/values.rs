@@ -157,7 +157,7 @@ fn case_40_a_cap_that_passed_while_the_publisher_was_blocked_is_made_good_at_onc
         let (publisher, one) = known(windows(5, 10)).await;
         report(&publisher, 1, 5).await;
         sleep(ms(3)).await;
-        publisher.do_send(Block(ms(30)));
+        hold_up(&publisher, ms(30));
         sleep(ms(500)).await;
         assert_eq!(one.log.take(), [delta(33, &[(1, 5)])]);
     });

@@ -94,7 +94,7 @@ fn a_late_joiner_is_served_at_once_in_every_state_of_the_publisher() {
         settle().await;
         assert_eq!(table(&late).await, table_of(&[(1, 5)]));
         assert_eq!(table(&router).await, table_of(&[(1, 5)]));
-        publisher.do_send(Block(ms(30)));
+        hold_up(&publisher, ms(30));
         let blocked = crate::support::faults::router();
         let attach = AttachRouter::new(blocked.clone().recipient());
         publisher.send(attach).await.unwrap();

@@ -350,7 +350,7 @@ fn g9_a_shutdown_that_nobody_waits_for_any_more_ends_all_the_same() {
             let log = LogHandle::new();
             let late = Recorder::answering(&log, [], Answer::ApplyAfter(ms(40)));
             attach_router(&kv.publisher(), &late.start()).await;
-            kv.publisher().do_send(Block(ms(30)));
+            hold_up(&kv.publisher(), ms(30));
             reporter.report(load(5 + wait)).unwrap();
             if wait > 0 {
                 let shutdown = tokio::time::timeout(ms(wait), kv.shutdown(ms(200)));

@@ -169,7 +169,7 @@ fn a_flush_and_a_shutdown_during_a_block_are_right_about_what_arrived() {
             attach_real(&publisher, &router).await;
             report(&publisher, 1, 5).await;
             settle().await;
-            router.do_send(Block(ms(block)));
+            hold_up(&router, ms(block));
             report(&publisher, 1, 6).await;
             let flushed = flush(&publisher, 100).await;
             assert_eq!(flushed.is_complete(), complete);

@@ -273,7 +273,7 @@ impl Handler<LoadSnapshot> for Mortal {
     type Result = ResponseActFuture<Self, Result<SnapshotAck, SnapshotRejected>>;
 
     fn handle(&mut self, snapshot: LoadSnapshot, _: &mut Context<Self>) -> Self::Result {
-        self.log.record(&snapshot);
+        self.log.record(snapshot);
         let pause = sleep(ms(self.answers_after));
         Box::pin(wrap_future::<_, Self>(pause).map(|(), _, _| Ok(SnapshotAck::Applied)))
     }
@@ -343,7 +343,7 @@ fn a_detached_router_does_not_read_what_was_on_its_way() {
     virtual_time(async {
         let publisher = publisher(windows(10, 100));
         let one = attach_answering(&publisher, [], Answer::Apply).await;
-        one.router.do_send(Block(ms(50)));
+        hold_up(&one.router, ms(50));
         settle().await;
         report(&publisher, 1, 5).await;
         settle().await;

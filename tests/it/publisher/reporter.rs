@@ -383,7 +383,7 @@ fn the_first_of_the_reports_that_wait_says_when_the_worker_reported() {
         sleep(ms(30)).await;
         log.take_raw();
         // Nobody fetches it for 20 ms.
-        publisher.do_send(Block(ms(20)));
+        hold_up(&publisher, ms(20));
         settle().await;
         reporter.report(load(2)).unwrap();
         sleep(ms(15)).await;

@@ -76,7 +76,7 @@ fn g9_a_restart_with_a_snapshot_in_flight_that_was_not_read_yet_loses_nothing() 
         one.log.take();
         report(&publisher, 1, 6).await;
         sleep(ms(5)).await;
-        one.router.do_send(Block(ms(50)));
+        hold_up(&one.router, ms(50));
         sleep(ms(15)).await;
         // The snapshot of 10 waits in the router's mailbox; dropping its answer makes actix skip it.
         publisher.do_send(StopIt);
@@ -227,7 +227,7 @@ fn g9_what_was_in_flight_and_unread_is_handed_over_before_closed() {
         report(&publisher, 1, 5).await;
         settle().await;
         one.log.take();
-        one.router.do_send(Block(ms(50)));
+        hold_up(&one.router, ms(50));
         report(&publisher, 1, 6).await;
         sleep(ms(20)).await;
         publisher.do_send(StopIt);

@@ -81,27 +81,6 @@ pub async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) 
     }
 }
 
-impl super::LogHandle {
-    /// Blocks in use of one worker, in the order they were told.
-    pub fn told_of(&self, worker: u64) -> Vec<u64> {
-        let log = self.0.borrow();
-        let loads = log.raw.iter().flat_map(|snapshot| &snapshot.workers);
-        let loads = loads.filter(|load| load.worker == w(worker));
-        let active = |metrics: &ForwardPassMetrics| metrics.kv_stats.kv_active_blocks;
-        loads
-            .filter_map(|load| load.metrics.as_ref().map(active))
-            .collect()
-    }
-}
-
-impl Handler<Block> for PublisherActor {
-    type Result = ();
-
-    fn handle(&mut self, msg: Block, ctx: &mut Context<Self>) {
-        ctx.wait(wrap_future::<_, Self>(sleep(msg.0)));
-    }
-}
-
 impl Handler<Block> for RouterActor {
     type Result = ();
 

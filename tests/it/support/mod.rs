@@ -6,33 +6,36 @@ pub mod publishers;
 pub mod router;
 pub mod timeline;
 
-use std::{cell::RefCell, collections::BTreeMap, future::Future, rc::Rc, time::Duration};
-
-use actix_kv_metrics::{
-    Coalescing, CoalescingBuilder, ForwardPassMetrics, LoadSnapshot, SnapshotAck, SnapshotKind,
-    SnapshotRejected, WorkerRank,
-    actix::{Actor, Context, Handler, ResponseFuture, System, clock},
+use std::{
+    cell::RefCell, collections::BTreeMap, future::Future, ops::Deref, rc::Rc, time::Duration,
 };
 
-/// Runs `body` on a System of its own with a paused clock that jumps from deadline to deadline: times are exact to the
-/// millisecond, and what hangs fails after a virtual hour (or `within`).
+pub use actix_kv_metrics::test_util::{Answer, RecordingRouter as Recorder};
+use actix_kv_metrics::{
+    Coalescing, CoalescingBuilder, ForwardPassMetrics, LoadSnapshot, SnapshotKind, WorkerRank,
+    actix::{self, Actor, Addr, Handler, clock, dev::ToEnvelope},
+    test_util::{Gate, Hold, SnapshotLog, paused_within},
+};
+
+/// Runs `body` in virtual time: what hangs fails after a virtual hour, what spins after two real minutes.
 pub fn virtual_time<F: Future<Output = ()>>(body: F) {
     virtual_time_within(Duration::from_secs(3600), body);
 }
 
 pub fn virtual_time_within<F: Future<Output = ()>>(within: Duration, body: F) {
     let _watch = Watch::new();
-    let system = System::with_tokio_rt(|| {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .expect("a runtime")
-    });
-    system.block_on(async {
-        tokio::time::timeout(within, body)
-            .await
-            .expect("ends within its virtual time");
+    paused_within(within, body);
+}
+
+/// Keeps an actor from everything for a while.
+pub fn hold_up<A>(actor: &Addr<A>, lasts: Duration)
+where
+    A: Actor<Context: ToEnvelope<A, Hold>> + Handler<Hold>,
+{
+    let gate = Gate::close(actor);
+    actix::spawn(async move {
+        sleep(lasts).await;
+        gate.open();
     });
 }
 
@@ -165,143 +168,103 @@ impl Seen {
     }
 }
 
-/// What a [`Recorder`] saw and holds.
-#[derive(Debug)]
-pub struct Log {
+/// What [`Recorder`]s saw, and what a router that applied all of it would hold.
+#[derive(Debug, Clone)]
+pub struct LogHandle {
+    log: SnapshotLog,
     start: clock::Instant,
+    looked: Rc<RefCell<Looked>>,
+}
+
+/// What was taken from the log.
+#[derive(Debug, Default)]
+struct Looked {
     seen: Vec<Seen>,
-    pub raw: Vec<LoadSnapshot>,
+    raw: Vec<LoadSnapshot>,
     table: BTreeMap<WorkerRank, Option<ForwardPassMetrics>>,
 }
 
-/// Shared with a [`Recorder`].
-#[derive(Debug, Clone)]
-pub struct LogHandle(Rc<RefCell<Log>>);
+impl Deref for LogHandle {
+    type Target = SnapshotLog;
+
+    fn deref(&self) -> &SnapshotLog {
+        &self.log
+    }
+}
 
 impl LogHandle {
     pub fn new() -> Self {
-        Self(Rc::new(RefCell::new(Log {
+        Self {
+            log: SnapshotLog::new(),
             start: clock::Instant::now(),
-            seen: Vec::new(),
-            raw: Vec::new(),
-            table: BTreeMap::new(),
-        })))
+            looked: Rc::default(),
+        }
     }
 
     /// What was seen since the last take, sorted by worker within a snapshot.
     pub fn take(&self) -> Vec<Seen> {
-        std::mem::take(&mut self.0.borrow_mut().seen)
+        self.look(|looked| std::mem::take(&mut looked.seen))
     }
 
     pub fn take_raw(&self) -> Vec<LoadSnapshot> {
-        std::mem::take(&mut self.0.borrow_mut().raw)
+        self.look(|looked| std::mem::take(&mut looked.raw))
     }
 
     /// Milliseconds since the log began.
     pub fn since_start(&self) -> u64 {
-        self.0.borrow().start.elapsed().as_millis() as u64
+        self.start.elapsed().as_millis() as u64
     }
 
     pub fn snapshots(&self) -> usize {
-        self.0.borrow().seen.len()
+        self.look(|looked| looked.seen.len())
     }
 
     /// Blocks in use as a router that applied everything would have them.
     pub fn active(&self, worker: u64) -> Option<u64> {
-        let log = self.0.borrow();
-        let metrics = log.table.get(&w(worker))?.as_ref()?;
-        Some(metrics.kv_stats.kv_active_blocks)
+        self.look(|looked| {
+            let metrics = looked.table.get(&w(worker))?.as_ref()?;
+            Some(metrics.kv_stats.kv_active_blocks)
+        })
     }
 
     pub fn workers(&self) -> Vec<u64> {
-        let log = self.0.borrow();
-        log.table.keys().map(|rank| rank.worker().0).collect()
+        self.look(|looked| looked.table.keys().map(|rank| rank.worker().0).collect())
     }
 
-    pub fn record(&self, snapshot: &LoadSnapshot) {
-        let mut log = self.0.borrow_mut();
-        let seen = Seen::of(log.start.elapsed().as_millis() as u64, snapshot);
-        log.raw.push(snapshot.clone());
-        let kind = seen.kind;
-        log.seen.push(seen);
-        if kind != Kind::Delta {
-            log.table.clear();
+    /// Blocks in use of one worker, in the order they were told.
+    pub fn told_of(&self, worker: u64) -> Vec<u64> {
+        let active = |metrics: &ForwardPassMetrics| metrics.kv_stats.kv_active_blocks;
+        self.look(|looked| {
+            let loads = looked.raw.iter().flat_map(|snapshot| &snapshot.workers);
+            let loads = loads.filter(|load| load.worker == w(worker));
+            loads
+                .filter_map(|load| load.metrics.as_ref().map(active))
+                .collect()
+        })
+    }
+
+    fn look<T>(&self, at: impl FnOnce(&mut Looked) -> T) -> T {
+        let mut looked = self.looked.borrow_mut();
+        for recorded in self.log.take() {
+            looked.apply(recorded.at.as_millis() as u64, recorded.snapshot);
         }
+        at(&mut looked)
+    }
+}
+
+impl Looked {
+    fn apply(&mut self, at: u64, snapshot: LoadSnapshot) {
+        let seen = Seen::of(at, &snapshot);
+        if seen.kind != Kind::Delta {
+            self.table.clear();
+        }
+        self.seen.push(seen);
         for worker in &snapshot.left {
-            log.table.remove(worker);
+            self.table.remove(worker);
         }
         for load in &snapshot.workers {
-            log.table.insert(load.worker, load.metrics.clone());
+            self.table.insert(load.worker, load.metrics.clone());
         }
-    }
-}
-
-/// How a [`Recorder`] answers its next snapshots.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Answer {
-    Apply,
-    /// Applies, and answers after a while.
-    ApplyAfter(Duration),
-    NeedFull,
-    Superseded,
-    Refuse,
-    /// Applies and never answers.
-    Silent,
-    /// Panics before it records.
-    Panic,
-}
-
-/// A router that records what it gets and answers as it is told: `script` first, then `otherwise`.
-#[derive(Debug)]
-pub struct Recorder {
-    log: LogHandle,
-    script: std::collections::VecDeque<Answer>,
-    otherwise: Answer,
-}
-
-impl Recorder {
-    pub fn new(log: &LogHandle) -> Self {
-        Self::answering(log, [], Answer::Apply)
-    }
-
-    pub fn answering(
-        log: &LogHandle,
-        script: impl IntoIterator<Item = Answer>,
-        otherwise: Answer,
-    ) -> Self {
-        Self {
-            log: log.clone(),
-            script: script.into_iter().collect(),
-            otherwise,
-        }
-    }
-}
-
-impl Actor for Recorder {
-    type Context = Context<Self>;
-}
-
-impl actix_kv_metrics::actix::Supervised for Recorder {}
-
-impl Handler<LoadSnapshot> for Recorder {
-    type Result = ResponseFuture<Result<SnapshotAck, SnapshotRejected>>;
-
-    fn handle(&mut self, snapshot: LoadSnapshot, _: &mut Context<Self>) -> Self::Result {
-        let answer = self.script.pop_front().unwrap_or(self.otherwise);
-        if !matches!(answer, Answer::Refuse | Answer::Panic) {
-            self.log.record(&snapshot);
-        }
-        match answer {
-            Answer::Apply => Box::pin(async { Ok(SnapshotAck::Applied) }),
-            Answer::NeedFull => Box::pin(async { Ok(SnapshotAck::NeedFull) }),
-            Answer::Superseded => Box::pin(async { Ok(SnapshotAck::Superseded) }),
-            Answer::Refuse => Box::pin(async { Err(SnapshotRejected) }),
-            Answer::Silent => Box::pin(std::future::pending()),
-            Answer::Panic => panic!("as told"),
-            Answer::ApplyAfter(pause) => Box::pin(async move {
-                sleep(pause).await;
-                Ok(SnapshotAck::Applied)
-            }),
-        }
+        self.raw.push(snapshot);
     }
 }
