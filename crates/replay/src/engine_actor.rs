@@ -135,9 +135,7 @@ impl Handler<Dispatch> for EngineActor {
         let Job { number, ticket, .. } = job;
         if self.engine.borrow_mut().enqueue(job, now).is_err() {
             self.log.record_refused(number);
-            self.kv
-                .router()
-                .do_send(actix_kv_metrics::Release { ticket });
+            self.kv.release(ticket);
         } else if !self.busy {
             self.begin_pass(now, ctx);
         } else if self.engine.borrow().reports_arrivals() {

@@ -6,9 +6,8 @@ use std::{cell::RefCell, collections::VecDeque, rc::Rc, sync::Arc, time::Duratio
 
 use actix::{Actor, Addr, MailboxError, clock};
 use actix_kv_metrics::{
-    AttachRouter, Coalescing, CoalescingBuilder, ConfigError, Flush, GetLoads, GetPublisherStats,
-    GetRouterStats, KvMetrics, KvMetricsConfig, LinkId, PublisherConfig, RouterConfig, SelectError,
-    SelectWorker,
+    AskError, AttachRouter, Coalescing, CoalescingBuilder, ConfigError, KvMetrics, KvMetricsConfig,
+    LinkId, PublisherConfig, RouterConfig, SelectError, SelectWorker,
 };
 use actix_rt::System;
 use indicatif::ProgressBar;
@@ -48,6 +47,8 @@ pub(crate) enum RunError {
     NotPlaced { number: usize, reason: SelectError },
     #[error("an actor is gone")]
     ActorGone(#[from] MailboxError),
+    #[error(transparent)]
+    NoAnswer(#[from] AskError),
     #[error(transparent)]
     Violations(#[from] Violations),
 }
@@ -153,7 +154,7 @@ impl Fleet {
         });
         let workers = workers.collect();
         // Let the router hear of all of them before it has to choose.
-        kv.publisher().send(Flush { within: PATIENCE }).await?;
+        kv.flush(PATIENCE).await;
         Ok(Self {
             kv,
             workers,
@@ -206,11 +207,10 @@ impl Fleet {
         let longest = LONGEST_BACKLOG.saturating_mul(self.clock.slowness());
         let _ = clock::timeout(longest, self.log.all_over()).await;
         let lasted = self.clock.now();
-        let publisher = self.kv.publisher();
-        let flushed = publisher.send(Flush { within: PATIENCE }).await?;
-        let stats = publisher.send(GetPublisherStats).await?;
-        let loads = self.kv.router().send(GetLoads).await?;
-        let router = self.kv.router().send(GetRouterStats).await?;
+        let flushed = self.kv.flush(PATIENCE).await;
+        let stats = self.kv.stats().await?;
+        let loads = self.kv.loads().await?;
+        let router = self.kv.router_stats().await?;
         let shut_down = self.kv.shutdown(PATIENCE).await;
         let members = self.workers.iter().zip(0..).map(|(worker, id)| {
             let engine = worker.engine.borrow();
