@@ -196,15 +196,6 @@ impl ForwardPassMetrics {
         };
         InvalidMetrics::NonFinite { field, value }
     }
-
-    /// Whether `kv_active_blocks` is at or over `saturation` (0 to 1) of the capacity, with `extra` blocks on top.
-    /// A capacity of 0 means unknown, which is never saturated.
-    #[inline]
-    pub(crate) fn is_saturated(&self, saturation: f64, extra: u64) -> bool {
-        let kv = &self.kv_stats;
-        kv.kv_total_blocks > 0
-            && kv.kv_active_blocks as f64 + extra as f64 >= saturation * kv.kv_total_blocks as f64
-    }
 }
 
 /// Requests on a worker.
@@ -294,14 +285,5 @@ mod tests {
         let hostile = ForwardPassMetrics::new(u64::MAX, 0, u64::MAX)
             .with_gpu_prefix_cache_hit_rate(f32::MIN_POSITIVE / 2.0);
         assert_eq!(hostile.check(), Ok(()));
-    }
-
-    #[test]
-    fn a_capacity_of_zero_is_never_saturated() {
-        let load = |active, total| ForwardPassMetrics::new(active, total, 0);
-        assert!(!load(u64::MAX, 0).is_saturated(0.5, u64::MAX));
-        assert!(load(5, 10).is_saturated(0.5, 0));
-        assert!(!load(4, 10).is_saturated(0.5, 0));
-        assert!(load(4, 10).is_saturated(0.5, 1));
     }
 }

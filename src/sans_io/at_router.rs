@@ -1,10 +1,11 @@
 //! What a router has of a worker, and how much a report differs from it.
 
 use super::{
+    packed::Figures,
     reports::{Before, Report},
     slots::{Renumbering, Slab, key},
 };
-use crate::{config::Coalescing, metrics::ForwardPassMetrics};
+use crate::config::Coalescing;
 
 /// What the router acknowledged, or will have once the snapshot that is out is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +94,7 @@ impl Difference {
         match (&has.metrics, &newest.metrics) {
             (None, Some(_)) => Self::Urgent,
             (Some(has), Some(newest)) if has != newest => {
-                match Self::between_metrics(has, newest, settings, rested) {
+                match Self::between_figures(&has.figures(), &newest.figures(), settings, rested) {
                     Self::Minor if !same_tickets => Self::Significant,
                     difference => difference,
                 }
@@ -112,7 +113,7 @@ impl Difference {
         match (&has.metrics, &newest.metrics) {
             (None, Some(_)) => Self::Urgent,
             (Some(has), Some(newest)) => {
-                match Self::between_metrics(has, newest, settings, rested) {
+                match Self::between_figures(&has.figures(), &newest.figures(), settings, rested) {
                     Self::Minor => Self::Significant,
                     difference => difference,
                 }
@@ -122,13 +123,12 @@ impl Difference {
     }
 
     #[inline]
-    fn between_metrics(
-        has: &ForwardPassMetrics,
-        newest: &ForwardPassMetrics,
+    fn between_figures(
+        old: &Figures,
+        new: &Figures,
         settings: &Coalescing,
         rested: Rested,
     ) -> Self {
-        let (old, new) = (&has.worker_stats, &newest.worker_stats);
         let (significant, rises) = match (old.num_prefill_blocks, new.num_prefill_blocks) {
             (Some(old), Some(new)) => {
                 let enough = old != new && old.abs_diff(new) >= settings.prefill_significance();
@@ -138,8 +138,8 @@ impl Difference {
         };
         let mut significant = significant || old.num_requests_waiting != new.num_requests_waiting;
         if let Some(saturation) = settings.saturation() {
-            let was = has.is_saturated(saturation, 0);
-            let is = newest.is_saturated(saturation, 0);
+            let was = old.is_saturated(saturation);
+            let is = new.is_saturated(saturation);
             // Leaving it waits for its window: only entering it is urgent.
             if is && !was && rested.for_other {
                 return Self::Urgent;
@@ -149,7 +149,6 @@ impl Difference {
         if rises && rested.for_rise {
             return Self::Rise;
         }
-        let (old, new) = (&has.kv_stats, &newest.kv_stats);
         let drift = old.kv_active_blocks.abs_diff(new.kv_active_blocks);
         let least = settings.significance() * new.kv_total_blocks as f64;
         significant |=

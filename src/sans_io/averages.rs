@@ -1,7 +1,6 @@
 //! What the candidates of known load cost on average, which is charged where something is not known.
 
-use super::weights::Weights;
-use crate::metrics::ForwardPassMetrics;
+use super::{packed::Figures, weights::Weights};
 
 /// Sums over the workers of known load that may be chosen, exact: no drift, whatever comes and goes.
 #[derive(Debug, Default)]
@@ -29,12 +28,11 @@ pub(super) struct Averages {
 impl Sums {
     /// A worker of this load, of whose capacity this share is in use.
     #[inline]
-    pub(super) fn add(&mut self, load: &ForwardPassMetrics, share: f64) {
-        let stats = &load.worker_stats;
+    pub(super) fn add(&mut self, load: &Figures, share: f64) {
         self.count += 1;
         self.active += units(share);
-        self.waiting += u128::from(stats.num_requests_waiting);
-        if let Some(blocks) = stats.num_prefill_blocks {
+        self.waiting += u128::from(load.num_requests_waiting);
+        if let Some(blocks) = load.num_prefill_blocks {
             self.telling += 1;
             self.backlog += u128::from(blocks);
         }
@@ -42,12 +40,11 @@ impl Sums {
 
     /// What was added before.
     #[inline]
-    pub(super) fn take(&mut self, load: &ForwardPassMetrics, share: f64) {
-        let stats = &load.worker_stats;
+    pub(super) fn take(&mut self, load: &Figures, share: f64) {
         self.count -= 1;
         self.active -= units(share);
-        self.waiting -= u128::from(stats.num_requests_waiting);
-        if let Some(blocks) = stats.num_prefill_blocks {
+        self.waiting -= u128::from(load.num_requests_waiting);
+        if let Some(blocks) = load.num_prefill_blocks {
             self.telling -= 1;
             self.backlog -= u128::from(blocks);
         }

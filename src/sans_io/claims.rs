@@ -7,6 +7,7 @@
 use std::time::Instant;
 
 use super::{
+    packed::Packed,
     rows::{Claim, Row},
     sequences::Verdict,
     slots::{Key, RowSlot},
@@ -76,7 +77,7 @@ impl LoadTable {
             owner: taking.publisher,
             life: load.life,
             reported_at: reported_at.filter(|_| metrics.is_some()),
-            metrics,
+            metrics: metrics.map(Packed::from),
             arrived_at: now,
             told_at: now,
             echoed,

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::{
     index::Order,
+    packed::Packed,
     slots::{Key, RowSlot},
     table::LoadTable,
 };
@@ -209,7 +210,7 @@ impl LoadTable {
             worker,
             publisher: row.claim.owner,
             life: row.claim.life,
-            metrics: row.claim.metrics.clone(),
+            metrics: row.claim.metrics.as_ref().map(Packed::unpack),
             age: since(row.claim.arrived_at),
             reported: row.claim.reported_at.map(since),
             freshness: match &row.claim.metrics {

@@ -30,6 +30,7 @@ pub(crate) mod loads;
 mod names;
 mod nanos;
 mod numbers;
+pub(crate) mod packed;
 mod pricing;
 mod ranks;
 pub(crate) mod reports;

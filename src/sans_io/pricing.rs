@@ -4,13 +4,14 @@ use super::{
     averages::{Averages, Sums},
     capacities::Capacities,
     index::{Class, CostIndex, Gate, Holds, Order},
+    packed::Figures,
     reservations::Booked,
     selection::Cost,
     slots::{BySlot, RowSlot},
     ties::Ties,
     weights::Weights,
 };
-use crate::{config::RouterConfig, metrics::ForwardPassMetrics};
+use crate::config::RouterConfig;
 
 /// Every worker in the order of its cost to a request without overlap.
 ///
@@ -36,18 +37,18 @@ pub(super) struct Pricing {
 
 /// What is known of a worker's load.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Known<'a> {
+pub(super) enum Known {
     /// This.
-    Load(&'a ForwardPassMetrics),
+    Load(Figures),
     /// Nothing to go by but the capacity; 0: not even that.
     Nothing { capacity: u64 },
     /// As little, and it was full when it was known last.
     WasFull { capacity: u64 },
 }
 
-impl<'a> Known<'a> {
+impl Known {
     #[inline]
-    fn load(self) -> Option<&'a ForwardPassMetrics> {
+    fn load(self) -> Option<Figures> {
         match self {
             Self::Load(load) => Some(load),
             Self::Nothing { .. } | Self::WasFull { .. } => None,
@@ -57,7 +58,7 @@ impl<'a> Known<'a> {
     #[inline]
     fn capacity(self) -> u64 {
         match self {
-            Self::Load(load) => load.kv_stats.kv_total_blocks,
+            Self::Load(load) => load.kv_total_blocks,
             Self::Nothing { capacity } | Self::WasFull { capacity } => capacity,
         }
     }
@@ -79,7 +80,7 @@ impl Pricing {
 
     /// Takes out of the sums what is known of the worker still, before that changes.
     #[inline]
-    pub(super) fn forget(&mut self, index: RowSlot, known: Known<'_>) {
+    pub(super) fn forget(&mut self, index: RowSlot, known: Known) {
         let state = &mut self.states[index];
         if !std::mem::replace(&mut state.noted, false) {
             return;
@@ -88,16 +89,16 @@ impl Pricing {
         let Some(load) = known.load() else {
             return;
         };
-        self.tellers -= u64::from(load.worker_stats.num_prefill_blocks.is_some());
+        self.tellers -= u64::from(load.num_prefill_blocks.is_some());
         if std::mem::replace(&mut state.counted, false) {
-            self.sums.take(load, state.share);
+            self.sums.take(&load, state.share);
         }
     }
 
     /// Puts the worker where what is known of it and its reservations belong. This is where workers come to be candidates,
     /// and cease to be.
     #[inline]
-    pub(super) fn place(&mut self, index: RowSlot, known: Known<'_>, booked: &Booked) {
+    pub(super) fn place(&mut self, index: RowSlot, known: Known, booked: &Booked) {
         let state = &mut self.states[index];
         if !state.noted {
             state.noted = true;
@@ -108,14 +109,14 @@ impl Pricing {
                 self.index.remove(index);
             }
             if let Known::Load(load) = known {
-                state.share = self.weights.share(load);
-                self.tellers += u64::from(load.worker_stats.num_prefill_blocks.is_some());
+                state.share = self.weights.share(&load);
+                self.tellers += u64::from(load.num_prefill_blocks.is_some());
             }
         }
         let (mut order, mut cost) = match known {
             Known::Load(load) => {
-                let cost = self.weights.cost(load, state.share, booked);
-                (order_of(load), cost.load())
+                let cost = self.weights.cost(&load, state.share, booked);
+                (order_of(&load), cost.load())
             }
             Known::Nothing { .. } => (Order::Unknown, self.weights.booked(booked).load()),
             Known::WasFull { .. } => (Order::Last, self.weights.booked(booked).load()),
@@ -128,8 +129,8 @@ impl Pricing {
         if let Known::Load(load) = known {
             let counted = order != Order::Full && state.gate == Gate::Open;
             match (counted, std::mem::replace(&mut state.counted, counted)) {
-                (true, false) => self.sums.add(load, state.share),
-                (false, true) => self.sums.take(load, state.share),
+                (true, false) => self.sums.add(&load, state.share),
+                (false, true) => self.sums.take(&load, state.share),
                 _ => {}
             }
         }
@@ -153,7 +154,7 @@ impl Pricing {
     }
 
     /// The worker is gone.
-    pub(super) fn remove(&mut self, index: RowSlot, known: Known<'_>) {
+    pub(super) fn remove(&mut self, index: RowSlot, known: Known) {
         self.forget(index, known);
         self.set_gate(index, Gate::Open);
         self.capacities.forget(index);
@@ -255,7 +256,7 @@ impl Pricing {
 
     /// What a worker of which this is known costs a request, but for its prefill.
     #[inline]
-    pub(super) fn cost(&self, index: RowSlot, known: Known<'_>, booked: &Booked) -> Cost {
+    pub(super) fn cost(&self, index: RowSlot, known: Known, booked: &Booked) -> Cost {
         let Some(load) = known.load() else {
             let averages = self.averages();
             let mut cost = self.weights.booked(booked);
@@ -266,8 +267,8 @@ impl Pricing {
             return cost;
         };
         let share = self.states[index].share;
-        let mut cost = self.weights.cost(load, share, booked);
-        if order_of(load) == Order::NoBacklog {
+        let mut cost = self.weights.cost(&load, share, booked);
+        if order_of(&load) == Order::NoBacklog {
             cost.backlog = self.charge(Order::NoBacklog);
         }
         cost
@@ -282,8 +283,8 @@ impl Pricing {
 
 /// In which order a worker stands that says this.
 #[inline]
-fn order_of(load: &ForwardPassMetrics) -> Order {
-    match load.worker_stats.num_prefill_blocks {
+fn order_of(load: &Figures) -> Order {
+    match load.num_prefill_blocks {
         Some(_) => Order::Known,
         None => Order::NoBacklog,
     }
@@ -292,10 +293,8 @@ fn order_of(load: &ForwardPassMetrics) -> Order {
 /// The greater of what it says is in use and what was booked before it said so, for that may be the same; what was booked since
 /// comes on top.
 #[inline]
-fn blocks_in_use(known: Known<'_>, booked: &Booked) -> u64 {
-    let active = known
-        .load()
-        .map_or(0, |load| load.kv_stats.kv_active_blocks);
+fn blocks_in_use(known: Known, booked: &Booked) -> u64 {
+    let active = known.load().map_or(0, |load| load.kv_active_blocks);
     active
         .max(booked.before.blocks)
         .saturating_add(booked.since.blocks)

@@ -13,6 +13,7 @@ use super::{
     admitted::Admitted,
     conflate::{Closed, Conflated},
     names::Names,
+    packed::Packed,
     ranks::OtherRanks,
     slots::{Key, Renumbering, Slab, key},
 };
@@ -34,7 +35,7 @@ pub struct Report {
     rank: DpRank,
     pub(crate) draining: bool,
     pub(crate) life: u64,
-    pub(crate) metrics: Option<ForwardPassMetrics>,
+    pub(crate) metrics: Option<Packed>,
     pub(crate) admitted: Admitted,
     pub(crate) reported_at: Option<Instant>,
     reporter: Option<Arc<SharedReport>>,
@@ -54,7 +55,7 @@ impl Report {
 
     /// Newest metrics; `None` before the first report of this life.
     pub fn metrics(&self) -> Option<ForwardPassMetrics> {
-        self.metrics.clone()
+        self.metrics.as_ref().map(Packed::unpack)
     }
 
     /// When it last reported in this life, changed or not; never later than the report.
@@ -73,7 +74,7 @@ impl Report {
     fn change(
         &mut self,
         slot: WorkerSlot,
-        metrics: Option<ForwardPassMetrics>,
+        metrics: Option<Packed>,
         reported_at: Option<Instant>,
         draining: Option<bool>,
         admit: impl FnOnce(&mut Admitted) -> bool,
@@ -152,7 +153,7 @@ impl Change {
 pub(crate) struct Before {
     pub(crate) admitted: u32,
     pub(crate) draining: bool,
-    pub(crate) metrics: Option<ForwardPassMetrics>,
+    pub(crate) metrics: Option<Packed>,
 }
 
 /// What a reporter and the publisher share: the report that waits, and whose it is.
@@ -304,7 +305,7 @@ impl Reports {
             return Reported::Late;
         };
         let forgotten = &mut self.forgotten_tickets;
-        row.change(slot, Some(metrics), Some(now), None, |known| {
+        row.change(slot, Some(metrics.into()), Some(now), None, |known| {
             admitted.is_some_and(|ticket| {
                 let news = known.merge(ticket);
                 *forgotten += known.take_forgotten();
@@ -430,11 +431,17 @@ impl Reports {
         let reported_at = waiting.reported_at;
         let forgotten = &mut self.forgotten_tickets;
         let (draining, admitted) = (waiting.draining, &waiting.admitted);
-        let reported = row.change(slot, waiting.metrics, reported_at, draining, |known| {
-            let news = known.merge_all(admitted);
-            *forgotten += known.take_forgotten();
-            news
-        });
+        let reported = row.change(
+            slot,
+            waiting.metrics.map(Packed::from),
+            reported_at,
+            draining,
+            |known| {
+                let news = known.merge_all(admitted);
+                *forgotten += known.take_forgotten();
+                news
+            },
+        );
         Some((reported, reported_at))
     }
 
@@ -459,11 +466,17 @@ impl Reports {
         let slot = self.begin(reporter.worker, stamp::next(), None);
         let row = self.rows.get_mut(slot)?;
         let forgotten = &mut self.forgotten_tickets;
-        let reported = row.change(slot, waiting.metrics, reported_at, None, |known| {
-            let news = known.merge_all(&waiting.admitted);
-            *forgotten += known.take_forgotten();
-            news
-        });
+        let reported = row.change(
+            slot,
+            waiting.metrics.map(Packed::from),
+            reported_at,
+            None,
+            |known| {
+                let news = known.merge_all(&waiting.admitted);
+                *forgotten += known.take_forgotten();
+                news
+            },
+        );
         Some((reported, reported_at))
     }
 

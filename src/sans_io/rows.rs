@@ -5,8 +5,8 @@ use std::{
     time::Instant,
 };
 
-use super::pricing::Known;
-use crate::{metrics::ForwardPassMetrics, snapshot::PublisherId};
+use super::{packed::Packed, pricing::Known};
+use crate::snapshot::PublisherId;
 
 /// One worker rank.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ struct Kept {
 pub(super) struct Claim {
     pub(super) owner: PublisherId,
     pub(super) life: u64,
-    pub(super) metrics: Option<ForwardPassMetrics>,
+    pub(super) metrics: Option<Packed>,
     /// When these metrics arrived first, or else the claim.
     pub(super) arrived_at: Instant,
     /// When this life was first told of.
@@ -77,11 +77,11 @@ impl Row {
 
     /// What of its load can be gone by.
     #[inline]
-    pub(super) fn known(&self) -> Known<'_> {
+    pub(super) fn known(&self) -> Known {
         let metrics = self.claim.metrics.as_ref();
-        let capacity = || metrics.map_or(0, |metrics| metrics.kv_stats.kv_total_blocks);
+        let capacity = || metrics.map_or(0, |metrics| metrics.figures().kv_total_blocks);
         match (self.stale, metrics) {
-            (None, Some(metrics)) => Known::Load(metrics),
+            (None, Some(metrics)) => Known::Load(metrics.figures()),
             (Some(Stale::WasFull), _) => Known::WasFull {
                 capacity: capacity(),
             },

@@ -1,7 +1,7 @@
 //! The cost of a worker, by the weights of a router.
 
-use super::{reservations::Booked, selection::Cost};
-use crate::{config::RouterConfig, metrics::ForwardPassMetrics};
+use super::{packed::Figures, reservations::Booked, selection::Cost};
+use crate::config::RouterConfig;
 
 /// Weights of the parts of a cost, of blocks as the engines count them.
 #[derive(Debug, Clone, Copy)]
@@ -61,18 +61,17 @@ impl Weights {
     /// What a worker of this load costs a request, but for the request's own prefill and for a backlog that it does not tell.
     /// `share`: of its capacity that is in use.
     #[inline]
-    pub(super) fn cost(&self, load: &ForwardPassMetrics, share: f64, booked: &Booked) -> Cost {
-        let stats = &load.worker_stats;
+    pub(super) fn cost(&self, load: &Figures, share: f64, booked: &Booked) -> Cost {
         let active = self.capacity * share;
-        let Some(backlog) = stats.num_prefill_blocks else {
+        let Some(backlog) = load.num_prefill_blocks else {
             let mut cost = self.booked(booked);
-            cost.waiting += self.waiting * stats.num_requests_waiting as f64;
+            cost.waiting += self.waiting * load.num_requests_waiting as f64;
             cost.active = active;
             return cost;
         };
         let blocks = backlog.max(booked.before.blocks);
         let blocks = blocks.saturating_add(booked.since.blocks);
-        let requests = stats.num_requests_waiting.max(booked.before.requests);
+        let requests = load.num_requests_waiting.max(booked.before.requests);
         let requests = requests.saturating_add(booked.since.requests);
         Cost {
             prefill: 0.0,
@@ -99,13 +98,12 @@ impl Weights {
 
     /// Share of the capacity in use, at most 1.
     #[inline]
-    pub(super) fn share(&self, load: &ForwardPassMetrics) -> f64 {
-        let kv = &load.kv_stats;
-        let total = match kv.kv_total_blocks {
+    pub(super) fn share(&self, load: &Figures) -> f64 {
+        let total = match load.kv_total_blocks {
             0 => self.unknown_capacity,
             total => total as f64,
         };
-        (kv.kv_active_blocks as f64 / total).min(1.0)
+        (load.kv_active_blocks as f64 / total).min(1.0)
     }
 }
 
