@@ -8,17 +8,32 @@ use super::{
 use crate::config::Coalescing;
 
 /// What the router acknowledged, or will have once the snapshot that is out is acknowledged.
+///
+/// An older value, which is kept while the window is open, is the number of its place: half the room of an `enum`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AtRouter {
-    Nothing,
+pub(super) struct AtRouter(u32);
+
+impl AtRouter {
+    pub(super) const NOTHING: Self = Self(u32::MAX);
     /// A value of a life that has ended.
-    OtherLife,
+    pub(super) const OTHER_LIFE: Self = Self(u32::MAX - 1);
     /// A delivery failed: it may have the value or not.
-    Unknown,
+    pub(super) const UNKNOWN: Self = Self(u32::MAX - 2);
     /// The newest value: no window is open.
-    Newest,
-    /// An older one, kept while the window is open.
-    Older(OlderSlot),
+    pub(super) const NEWEST: Self = Self(u32::MAX - 3);
+
+    /// The place of an older value.
+    #[inline]
+    pub(super) fn older(self) -> Option<OlderSlot> {
+        (self.0 < Self::NEWEST.0).then_some(OlderSlot(self.0))
+    }
+}
+
+impl From<OlderSlot> for AtRouter {
+    #[inline]
+    fn from(place: OlderSlot) -> Self {
+        Self(place.0)
+    }
 }
 
 /// The values that routers have and workers have left behind, kept while windows are open.
@@ -34,7 +49,7 @@ key!(OlderSlot);
 
 impl OlderValues {
     pub(super) fn keep(&mut self, value: Before) -> AtRouter {
-        AtRouter::Older(self.values.insert(value))
+        self.values.insert(value).into()
     }
 
     /// Gives memory back; the slots have other numbers afterwards.
@@ -48,7 +63,7 @@ impl OlderValues {
     }
 
     pub(super) fn forget(&mut self, has: AtRouter) {
-        if let AtRouter::Older(slot) = has {
+        if let Some(slot) = has.older() {
             self.values.remove(slot);
         }
     }

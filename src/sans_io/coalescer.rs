@@ -21,8 +21,8 @@ use serde::Serialize;
 
 use super::{
     at_router::{AtRouter, Difference, OlderValues, Rested},
-    departed::DepartedLives,
     nanos::{Nanos, earliest, has_come, span},
+    recent_lives::RecentLives,
     reports::{Change, Report, Reports, WorkerSlot},
     slots::{BySlot, Chain, Key, Links, Renumbering},
     windows::{Phase, Windows},
@@ -43,6 +43,10 @@ pub struct Coalescer {
     now: Nanos,
     windows: Windows,
     tracked: BySlot<WorkerSlot, Tracked>,
+    /// When it changed last, if `leading` asks for that.
+    last_activity: BySlot<WorkerSlot, Option<Nanos>>,
+    /// The last rise that was urgent; takes no room where no backlog is reported.
+    last_rise: BySlot<WorkerSlot, Option<Nanos>>,
     older: OlderValues,
     /// Workers that have reported since the router was last told of them, in the order of the first such report.
     unrenewed: Chain<WorkerSlot>,
@@ -53,8 +57,8 @@ pub struct Coalescer {
     loads_out: Vec<(WorkerSlot, Option<Nanos>)>,
     departures: BTreeSet<WorkerRank>,
     departures_out: Vec<WorkerRank>,
-    /// Lives that ended within the last `max_delay`.
-    ended: DepartedLives,
+    /// Lives that ended, or began right after another, within the last `max_delay`.
+    lives: RecentLives,
     wants_full: bool,
     building: Option<Building>,
     out: Option<Out>,
@@ -113,12 +117,8 @@ struct Out {
 #[derive(Debug, Clone, Copy)]
 struct Tracked {
     at_router: AtRouter,
-    /// When this life began, if that was right after another.
-    reborn_at: Option<Nanos>,
-    /// And so did the one before: this one waits for its window.
+    /// Its life began right after another, and so did the one before: this one waits for its window.
     flaps: bool,
-    last_activity: Option<Nanos>,
-    last_urgent: Option<Nanos>,
     /// The last urgent change that was no rise.
     last_other_urgent: Option<Nanos>,
     differs_since: Option<Nanos>,
@@ -132,11 +132,8 @@ struct Tracked {
 
 impl Tracked {
     const NEW: Self = Self {
-        at_router: AtRouter::Nothing,
-        reborn_at: None,
+        at_router: AtRouter::NOTHING,
         flaps: false,
-        last_activity: None,
-        last_urgent: None,
         last_other_urgent: None,
         differs_since: None,
         unrenewed_since: None,
@@ -155,6 +152,8 @@ impl Coalescer {
             now: Nanos::START,
             windows: Windows::new(settings),
             tracked: BySlot::new(Tracked::NEW),
+            last_activity: BySlot::new(None),
+            last_rise: BySlot::new(None),
             older: OlderValues::default(),
             unrenewed: Chain::EMPTY,
             unrenewed_links: Links::default(),
@@ -162,7 +161,7 @@ impl Coalescer {
             loads_out: Vec::new(),
             departures: BTreeSet::new(),
             departures_out: Vec::new(),
-            ended: DepartedLives::new(settings.max_delay()),
+            lives: RecentLives::new(settings.max_delay()),
             wants_full: true,
             building: None,
             out: None,
@@ -218,14 +217,16 @@ impl Coalescer {
             self.counts.coalesced += 1;
         }
         let has = self.tracked[slot].at_router;
-        if has == AtRouter::Newest {
+        if has == AtRouter::NEWEST {
             let older = self.older.keep(change.before().clone());
             self.tracked[slot].at_router = older;
-        } else if has == AtRouter::Nothing && before == Phase::Closed {
+        } else if has == AtRouter::NOTHING && before == Phase::Closed {
             self.begin_life(slot, report.worker());
         }
         self.update_window(slot, report);
-        self.tracked[slot].last_activity = Some(self.now);
+        if self.settings.leading() {
+            self.last_activity[slot] = Some(self.now);
+        }
         let first = change.is_report() && self.note_report(slot);
         first || self.windows.phase(slot) != before
     }
@@ -243,15 +244,15 @@ impl Coalescer {
     /// A worker is known, or begins a new life, and has not reported yet.
     pub(super) fn handle_joined(&mut self, slot: WorkerSlot, report: &Report, now: Instant) {
         self.advance(now);
-        if self.tracked[slot].at_router == AtRouter::Nothing {
+        if self.tracked[slot].at_router == AtRouter::NOTHING {
             self.begin_life(slot, report.worker());
         } else {
-            let flaps = self.was_reborn_recently(slot);
+            let flaps = self.lives.began_recently(report.worker(), self.now);
+            self.lives.note_rebirth(report.worker(), self.now);
             let tracked = &mut self.tracked[slot];
             tracked.flaps = flaps;
-            tracked.reborn_at = Some(self.now);
             self.older.forget(tracked.at_router);
-            tracked.at_router = AtRouter::OtherLife;
+            tracked.at_router = AtRouter::OTHER_LIFE;
             tracked.renewed = false;
             self.end_unrenewed(slot);
         }
@@ -271,8 +272,10 @@ impl Coalescer {
         self.end_unrenewed(slot);
         self.end_life(slot, worker);
         let was = std::mem::replace(&mut self.tracked[slot], Tracked::NEW);
+        self.last_activity.clear_at(slot);
+        self.last_rise.clear_at(slot);
         self.older.forget(was.at_router);
-        if self.wants_full || was.at_router == AtRouter::Nothing {
+        if self.wants_full || was.at_router == AtRouter::NOTHING {
             return;
         }
         self.departures.insert(worker);
@@ -285,6 +288,8 @@ impl Coalescer {
     pub(super) fn handle_renumbered(&mut self, renumbering: &Renumbering<WorkerSlot>) {
         self.windows.renumber(renumbering);
         self.tracked.renumber(renumbering);
+        self.last_activity.renumber(renumbering);
+        self.last_rise.renumber(renumbering);
         self.unrenewed_links.renumber(renumbering);
         self.unrenewed.renumber(renumbering);
         renumber(&mut self.renewals_out, renumbering);
@@ -294,11 +299,9 @@ impl Coalescer {
         }
         if let Some(older) = self.older.compact() {
             for (_, tracked) in self.tracked.iter_mut() {
-                if let AtRouter::Older(slot) = tracked.at_router {
-                    tracked.at_router = match older.slot(slot) {
-                        Some(slot) => AtRouter::Older(slot),
-                        None => AtRouter::Unknown,
-                    };
+                if let Some(slot) = tracked.at_router.older() {
+                    let slot = older.slot(slot);
+                    tracked.at_router = slot.map_or(AtRouter::UNKNOWN, AtRouter::from);
                 }
             }
         }
@@ -338,7 +341,7 @@ impl Coalescer {
                 continue;
             }
             self.older.forget(tracked.at_router);
-            tracked.at_router = AtRouter::Unknown;
+            tracked.at_router = AtRouter::UNKNOWN;
             tracked.differs_since = earliest(tracked.differs_since, since);
             if self.windows.phase(slot) != Phase::Urgent {
                 self.windows.open_at_once(slot, Phase::Due);
@@ -529,9 +532,10 @@ impl Coalescer {
         let phase = self.windows.phase(slot);
         match difference {
             Difference::Rise | Difference::Urgent => {
-                tracked.last_urgent = Some(now);
                 if difference == Difference::Urgent {
                     tracked.last_other_urgent = Some(now);
+                } else {
+                    self.last_rise[slot] = Some(now);
                 }
                 if phase != Phase::Urgent {
                     self.windows.open_at_once(slot, Phase::Urgent);
@@ -559,13 +563,13 @@ impl Coalescer {
     fn difference(&self, slot: WorkerSlot, report: &Report) -> Difference {
         let tracked = &self.tracked[slot];
         let has = match tracked.at_router {
-            AtRouter::Nothing | AtRouter::OtherLife if tracked.flaps => {
+            AtRouter::NOTHING | AtRouter::OTHER_LIFE if tracked.flaps => {
                 return Difference::Significant;
             }
-            AtRouter::Nothing | AtRouter::OtherLife => return Difference::Urgent,
-            AtRouter::Unknown => return Difference::Significant,
-            AtRouter::Newest => return Difference::None,
-            AtRouter::Older(older) => match self.older.at(older) {
+            AtRouter::NOTHING | AtRouter::OTHER_LIFE => return Difference::Urgent,
+            AtRouter::UNKNOWN => return Difference::Significant,
+            AtRouter::NEWEST => return Difference::None,
+            older => match older.older().and_then(|slot| self.older.at(slot)) {
                 Some(has) => has,
                 None => return Difference::Significant,
             },
@@ -579,8 +583,9 @@ impl Coalescer {
 
     fn rested(&self, slot: WorkerSlot) -> Rested {
         let tracked = &self.tracked[slot];
+        let last_urgent = tracked.last_other_urgent.max(self.last_rise[slot]);
         Rested {
-            for_rise: !self.is_within(self.settings.urgent_gap(), tracked.last_urgent),
+            for_rise: !self.is_within(self.settings.urgent_gap(), last_urgent),
             // Of who flaps nothing is urgent.
             for_other: !tracked.flaps && !self.is_recent(tracked.last_other_urgent),
         }
@@ -588,23 +593,18 @@ impl Coalescer {
 
     /// A life begins of which the router has nothing.
     fn begin_life(&mut self, slot: WorkerSlot, worker: WorkerRank) {
-        if let Some(reborn) = self.ended.recently(worker, self.now) {
-            let tracked = &mut self.tracked[slot];
-            tracked.flaps = reborn;
-            tracked.reborn_at = Some(self.now);
+        if let Some(reborn) = self.lives.ended_recently(worker, self.now) {
+            self.tracked[slot].flaps = reborn;
+            self.lives.note_rebirth(worker, self.now);
         }
     }
 
     fn end_life(&mut self, slot: WorkerSlot, worker: WorkerRank) {
         let tracked = self.tracked[slot];
-        let reborn = tracked.flaps || self.was_reborn_recently(slot);
-        if reborn || tracked.at_router != AtRouter::Nothing {
-            self.ended.insert(worker, self.now, reborn);
+        let reborn = tracked.flaps || self.lives.began_recently(worker, self.now);
+        if reborn || tracked.at_router != AtRouter::NOTHING {
+            self.lives.note_end(worker, self.now, reborn);
         }
-    }
-
-    fn was_reborn_recently(&self, slot: WorkerSlot) -> bool {
-        self.is_recent(self.tracked[slot].reborn_at)
     }
 
     /// Whether that was within the last `max_delay`.
@@ -618,7 +618,7 @@ impl Coalescer {
 
     /// Whether a first change now is due at once.
     fn is_leading(&self, slot: WorkerSlot) -> bool {
-        let last = self.tracked[slot].last_activity;
+        let last = self.last_activity[slot];
         self.settings.leading()
             && last.is_none_or(|last| self.now.since(last) >= span(self.settings.debounce()))
     }
@@ -672,7 +672,7 @@ impl Coalescer {
                 let tracked = &mut self.tracked[slot];
                 tracked.differs_since = None;
                 self.older.forget(tracked.at_router);
-                tracked.at_router = AtRouter::Newest;
+                tracked.at_router = AtRouter::NEWEST;
             } else {
                 workers.push(self.take(slot, report, now));
             }
@@ -711,7 +711,7 @@ impl Coalescer {
         let tracked = &mut self.tracked[slot];
         let age = (tracked.differs_since).map_or(0, |since| self.now.since(since));
         self.older.forget(tracked.at_router);
-        tracked.at_router = AtRouter::Newest;
+        tracked.at_router = AtRouter::NEWEST;
         tracked.flaps &= report.metrics.is_none();
         tracked.sent = true;
         self.loads_out.push((slot, tracked.differs_since.take()));

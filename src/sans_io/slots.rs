@@ -210,6 +210,14 @@ impl<K: Key, T: Copy> BySlot<K, T> {
         self.values.get(place(key)).unwrap_or(&self.empty)
     }
 
+    /// The value of this slot is empty.
+    #[inline]
+    pub(crate) fn clear_at(&mut self, key: K) {
+        if let Some(value) = self.values.get_mut(place(key)) {
+            *value = self.empty;
+        }
+    }
+
     /// Every value is empty.
     pub(crate) fn clear(&mut self) {
         self.values.clear();
