@@ -176,7 +176,7 @@ impl Coalescer {
 
     /// Windows that are open.
     pub fn open_windows(&self) -> usize {
-        self.windows.open()
+        self.windows.count()
     }
 
     /// Departures the router has not been told of.
@@ -186,7 +186,7 @@ impl Coalescer {
 
     /// Whether anything is to be told, now or later.
     pub fn is_pending(&self) -> bool {
-        self.wants_full() || self.windows.open() > 0 || !self.departures.is_empty()
+        self.wants_full() || self.windows.count() > 0 || !self.departures.is_empty()
     }
 
     /// Whether something is due that no pacing may hold back.

@@ -16,8 +16,10 @@ pub(super) struct Windows {
     debounce: u64,
     max_delay: u64,
     minor_delay: u64,
-    each: BySlot<WorkerSlot, Window>,
-    open: usize,
+    stages: BySlot<WorkerSlot, Stage>,
+    /// Of windows that wait.
+    times: BySlot<WorkerSlot, Times>,
+    count: usize,
     /// A window stands in one of the first three, and in one of the caps unless it is due at once.
     places: Links<WorkerSlot>,
     quiet: Chain<WorkerSlot>,
@@ -44,20 +46,29 @@ pub(super) enum Phase {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Window {
+struct Stage {
     phase: Phase,
     /// The cap stands among the minor ones, also after the window became an ordinary one.
     minor_cap: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Times {
     /// When the present quiet time of an ordinary window began.
     quiet_from: Option<Nanos>,
     /// Latest end of an ordinary or minor window.
     cap: Option<Nanos>,
 }
 
-impl Window {
+impl Stage {
     const CLOSED: Self = Self {
         phase: Phase::Closed,
         minor_cap: false,
+    };
+}
+
+impl Times {
+    const NONE: Self = Self {
         quiet_from: None,
         cap: None,
     };
@@ -69,8 +80,9 @@ impl Windows {
             debounce: span(settings.debounce()),
             max_delay: span(settings.max_delay()),
             minor_delay: span(settings.minor_delay()),
-            each: BySlot::new(Window::CLOSED),
-            open: 0,
+            stages: BySlot::new(Stage::CLOSED),
+            times: BySlot::new(Times::NONE),
+            count: 0,
             places: Links::default(),
             quiet: Chain::EMPTY,
             due: Chain::EMPTY,
@@ -82,8 +94,8 @@ impl Windows {
     }
 
     /// Windows that are open.
-    pub(super) fn open(&self) -> usize {
-        self.open
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
     /// Whether a window is due that no pacing may hold back.
@@ -106,14 +118,14 @@ impl Windows {
 
     #[inline]
     pub(super) fn phase(&self, slot: WorkerSlot) -> Phase {
-        self.each[slot].phase
+        self.stages[slot].phase
     }
 
     /// When the first window that waits falls due.
     #[inline]
     pub(super) fn first_deadline(&self) -> Option<Nanos> {
         let quiet = (self.quiet.front()).and_then(|slot| self.quiet_until(slot));
-        let cap = |chain: Chain<WorkerSlot>| chain.front().and_then(|slot| self.window(slot).cap);
+        let cap = |chain: Chain<WorkerSlot>| chain.front().and_then(|slot| self.times[slot].cap);
         let caps = earliest(cap(self.ordinary_caps), cap(self.minor_caps));
         earliest(quiet, caps)
     }
@@ -121,7 +133,7 @@ impl Windows {
     /// The first window that is due: urgent ones before others.
     pub(super) fn first_due(&self, now: Nanos) -> Option<WorkerSlot> {
         let quiet_long_enough = |slot: &WorkerSlot| has_come(self.quiet_until(*slot), now);
-        let capped = |slot: &WorkerSlot| has_come(self.window(*slot).cap, now);
+        let capped = |slot: &WorkerSlot| has_come(self.times[*slot].cap, now);
         (self.urgent.front())
             .or_else(|| self.due.front())
             .or_else(|| self.quiet.front().filter(quiet_long_enough))
@@ -151,14 +163,14 @@ impl Windows {
     pub(super) fn open_minor(&mut self, slot: WorkerSlot, now: Nanos) {
         let cap = now.after(self.minor_delay);
         self.open_until(slot, Phase::Minor, Some(now), cap);
-        self.window_mut(slot).minor_cap = true;
+        self.stages[slot].minor_cap = true;
         self.caps.push_back(&mut self.minor_caps, slot);
     }
 
     /// Makes the worker due at once, whatever its window was.
     pub(super) fn open_at_once(&mut self, slot: WorkerSlot, phase: Phase) {
         self.close(slot);
-        self.open_until(slot, phase, None, None);
+        self.open(slot, phase);
         let chain = if phase == Phase::Urgent {
             &mut self.urgent
         } else {
@@ -170,13 +182,11 @@ impl Windows {
     /// The worker of an open window changed: what waits for quiet waits anew, unless it is due already.
     #[inline]
     pub(super) fn handle_activity(&mut self, slot: WorkerSlot, significant: bool, now: Nanos) {
-        let window = *self.window(slot);
-        match window.phase {
-            Phase::Minor if significant && !has_come(window.cap, now) => {
-                self.make_ordinary(slot, now)
-            }
-            Phase::Ordinary if !has_come(earliest(self.quiet_until(slot), window.cap), now) => {
-                self.window_mut(slot).quiet_from = Some(now);
+        let cap = self.times[slot].cap;
+        match self.phase(slot) {
+            Phase::Minor if significant && !has_come(cap, now) => self.make_ordinary(slot, now),
+            Phase::Ordinary if !has_come(earliest(self.quiet_until(slot), cap), now) => {
+                self.times[slot].quiet_from = Some(now);
                 self.places.move_to_back(&mut self.quiet, slot);
             }
             _ => {}
@@ -200,13 +210,11 @@ impl Windows {
 
     /// Closes the worker's window, if one is open.
     pub(super) fn close(&mut self, slot: WorkerSlot) {
-        let Window {
-            phase, minor_cap, ..
-        } = self.each[slot];
+        let Stage { phase, minor_cap } = self.stages[slot];
         if phase == Phase::Closed {
             return;
         }
-        self.each[slot] = Window::CLOSED;
+        self.stages[slot] = Stage::CLOSED;
         if matches!(phase, Phase::Ordinary | Phase::Minor) {
             let caps = if minor_cap {
                 &mut self.minor_caps
@@ -221,12 +229,13 @@ impl Windows {
             Phase::Due => self.places.remove(&mut self.due, slot),
             Phase::Urgent => self.places.remove(&mut self.urgent, slot),
         }
-        self.open -= 1;
+        self.count -= 1;
     }
 
     /// The slots have new numbers.
     pub(super) fn renumber(&mut self, renumbering: &Renumbering<WorkerSlot>) {
-        self.each.renumber(renumbering);
+        self.stages.renumber(renumbering);
+        self.times.renumber(renumbering);
         self.places.renumber(renumbering);
         self.caps.renumber(renumbering);
         for chain in self.chains() {
@@ -239,8 +248,9 @@ impl Windows {
         for chain in self.chains() {
             *chain = Chain::EMPTY;
         }
-        self.each.clear();
-        self.open = 0;
+        self.stages.clear();
+        self.times.clear();
+        self.count = 0;
     }
 
     fn chains(&mut self) -> [&mut Chain<WorkerSlot>; 5] {
@@ -259,13 +269,13 @@ impl Windows {
             return self.open_at_once(slot, Phase::Due);
         }
         let cap = now.after(self.max_delay);
-        let window = self.window_mut(slot);
-        window.phase = Phase::Ordinary;
-        window.quiet_from = Some(now);
-        let sooner = cap.is_some() && earliest(cap, window.cap) != window.cap;
+        let (stage, times) = (&mut self.stages[slot], &mut self.times[slot]);
+        stage.phase = Phase::Ordinary;
+        times.quiet_from = Some(now);
+        let sooner = cap.is_some() && earliest(cap, times.cap) != times.cap;
         if sooner {
-            window.cap = cap;
-            window.minor_cap = false;
+            times.cap = cap;
+            stage.minor_cap = false;
         }
         self.places.push_back(&mut self.quiet, slot);
         if sooner {
@@ -281,27 +291,20 @@ impl Windows {
         quiet_from: Option<Nanos>,
         cap: Option<Nanos>,
     ) {
-        self.open += 1;
-        self.each[slot] = Window {
+        self.open(slot, phase);
+        self.times[slot] = Times { quiet_from, cap };
+    }
+
+    fn open(&mut self, slot: WorkerSlot, phase: Phase) {
+        self.count += 1;
+        self.stages[slot] = Stage {
             phase,
             minor_cap: false,
-            quiet_from,
-            cap,
         };
     }
 
     #[inline]
     fn quiet_until(&self, slot: WorkerSlot) -> Option<Nanos> {
-        self.window(slot).quiet_from?.after(self.debounce)
-    }
-
-    #[inline]
-    fn window(&self, slot: WorkerSlot) -> &Window {
-        &self.each[slot]
-    }
-
-    #[inline]
-    fn window_mut(&mut self, slot: WorkerSlot) -> &mut Window {
-        &mut self.each[slot]
+        self.times[slot].quiet_from?.after(self.debounce)
     }
 }
