@@ -65,6 +65,7 @@ impl OlderValues {
     pub(super) fn forget(&mut self, has: AtRouter) {
         if let Some(slot) = has.older() {
             self.values.remove(slot);
+            self.values.give_back_if_free();
         }
     }
 }

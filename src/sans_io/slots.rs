@@ -83,6 +83,15 @@ impl<K: Key, T> Slab<K, T> {
         Some(value)
     }
 
+    /// Once all slots are free gives their memory back, but for a little.
+    #[inline]
+    pub(crate) fn give_back_if_free(&mut self) {
+        if self.free.len() == self.entries.len() && self.free.capacity() > KEPT {
+            self.entries = Vec::new();
+            self.free = Vec::new();
+        }
+    }
+
     #[inline]
     pub(crate) fn get(&self, key: K) -> Option<&T> {
         self.entries.get(place(key))?.as_ref()
@@ -186,6 +195,8 @@ impl<K: Key> Renumbering<K> {
 const SLOTS_A_LIVING: usize = 4;
 /// So few take next to no room.
 const FEW_SLOTS: usize = 64;
+/// Free slots that are kept for what comes: what one snapshot carries mostly fits.
+const KEPT: usize = 1_024;
 
 /// A value for each slot of somebody else's slab: reading where nothing was written gives `empty`, writing makes room.
 #[derive(Debug)]
