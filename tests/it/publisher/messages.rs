@@ -135,7 +135,7 @@ async fn a_second_of_changes_below_a_millisecond() {
         let publisher = start();
         let log = attached(&publisher).await;
         let start = actix::clock::Instant::now();
-        let (mut changes, mut stalls) = (0, 0);
+        let (mut changes, mut stalls, mut stalled) = (0, 0, Duration::ZERO);
         let mut last = start;
         while start.elapsed() < SECOND {
             // tokio's timers tick in milliseconds, so this spins, and gives way each time.
@@ -145,7 +145,10 @@ async fn a_second_of_changes_below_a_millisecond() {
             }
             // A machine that does other things lets the worker go quiet, which ends a window early.
             let now = actix::clock::Instant::now();
-            stalls += usize::from(now - last >= Duration::from_micros(900));
+            if now - last >= Duration::from_micros(900) {
+                stalls += 1;
+                stalled += now - last;
+            }
             last = now;
             changes += 1;
             let metrics = ForwardPassMetrics::new(changes.into(), 1_000_000, 0);
@@ -154,9 +157,11 @@ async fn a_second_of_changes_below_a_millisecond() {
         flush(&publisher).await;
         let seen = log.take();
         assert_eq!(log.active(7), Some(changes.into()));
+        let ran = (last - start).saturating_sub(stalled);
+        let fewest = (ran.as_millis() / 20) as usize;
         assert!(
-            (50..=110 + stalls).contains(&seen.len()),
-            "{} of {changes}, {stalls} stalls",
+            (fewest..=110 + stalls).contains(&seen.len()),
+            "{} of {changes}, at least {fewest}, {stalls} stalls",
             seen.len()
         );
         let stats = publisher.send(GetPublisherStats).await.unwrap();
