@@ -4,9 +4,8 @@
 //! it and succeeds when the owner lets go, or when the owner has been silent for `stale_after` and the other has reported
 //! since.
 
-use std::time::Instant;
-
 use super::{
+    moment::Moment,
     packed::Packed,
     rows::{Claim, Row},
     sequences::Verdict,
@@ -19,7 +18,7 @@ use crate::{
 };
 
 impl LoadTable {
-    pub(super) fn handle_load(&mut self, taking: &PartialSnapshot, load: WorkerLoad, now: Instant) {
+    pub(super) fn handle_load(&mut self, taking: &PartialSnapshot, load: WorkerLoad, now: Moment) {
         let worker = load.worker;
         let said = self.claim(taking, load, now);
         let Some(index) = self.roster.row(worker) else {
@@ -49,9 +48,8 @@ impl LoadTable {
             // A higher life that was said by mistake is no more for ever than a higher sequence is.
             let stale_after = self.config.stale_after();
             let silent = row.other(said.owner.id).is_some_and(|kept| {
-                let heard_at = kept.reported_at.unwrap_or(kept.told_at);
                 kept.named_in != said.named_in
-                    && now.saturating_duration_since(heard_at) >= stale_after
+                    && now.saturating_duration_since(kept.heard_at) >= stale_after
             });
             self.keep_out(index, said, takes_over || silent);
             self.reprice(index);
@@ -60,7 +58,7 @@ impl LoadTable {
 
     /// What the load says, in the table's terms.
     #[inline]
-    fn claim(&mut self, taking: &PartialSnapshot, load: WorkerLoad, now: Instant) -> Claim {
+    fn claim(&mut self, taking: &PartialSnapshot, load: WorkerLoad, now: Moment) -> Claim {
         let (echoed, misled) = self.newest_of(&load.admitted);
         let metrics = load.metrics.filter(|metrics| {
             let finite = metrics.check().is_ok();
@@ -73,13 +71,14 @@ impl LoadTable {
             None if taking.kind == SnapshotKind::Full => None,
             None => Some(built_at),
         };
+        let reported_at = reported_at.filter(|_| metrics.is_some());
         Claim {
             owner: taking.publisher,
             life: load.life,
-            reported_at: reported_at.filter(|_| metrics.is_some()),
             metrics: metrics.map(Packed::from),
             arrived_at: now,
-            told_at: now,
+            heard_at: reported_at.unwrap_or(now),
+            reported: reported_at.is_some(),
             echoed,
             misled,
             named_in: taking.number,
@@ -119,7 +118,7 @@ impl LoadTable {
 
     /// Its owner says more of it, or that it lives anew.
     #[inline]
-    fn renew(&mut self, index: RowSlot, said: Claim, now: Instant) {
+    fn renew(&mut self, index: RowSlot, said: Claim, now: Moment) {
         let Some(row) = self.rows.get_mut(index) else {
             return;
         };
@@ -138,7 +137,7 @@ impl LoadTable {
 
     /// A publisher whose claim is the better one takes the worker over. What is booked stands, unless it is the same
     /// publisher's: then the worker lives anew.
-    fn take_from_owner(&mut self, index: RowSlot, said: Claim, now: Instant) {
+    fn take_from_owner(&mut self, index: RowSlot, said: Claim, now: Moment) {
         let Some(row) = self.rows.get_mut(index) else {
             return;
         };
@@ -211,7 +210,7 @@ impl LoadTable {
     }
 
     /// The owner has been silent for too long, and another claimant has reported since.
-    pub(super) fn oust(&mut self, index: RowSlot, now: Instant) {
+    pub(super) fn oust(&mut self, index: RowSlot, now: Moment) {
         let Some(row) = self.rows.get_mut(index) else {
             return;
         };
@@ -235,7 +234,7 @@ impl LoadTable {
     }
 
     /// Draws the conclusions from what the worker's owner says now.
-    fn heed(&mut self, index: RowSlot, now: Instant) {
+    fn heed(&mut self, index: RowSlot, now: Moment) {
         let Some(row) = self.rows.get_mut(index) else {
             return;
         };
@@ -248,7 +247,7 @@ impl LoadTable {
         if silence.is_some_and(|silence| silence < stale_after) {
             row.stale = None;
         }
-        let (reported_at, draining) = (row.claim.reported_at, row.claim.draining);
+        let (reported_at, draining) = (row.claim.reported_at(), row.claim.draining);
         if self.reservations.booked(index).requests() > 0 {
             self.settle(index);
             if let Some(reported_at) = reported_at {
@@ -262,14 +261,14 @@ impl LoadTable {
     }
 
     /// A publisher says that a worker left.
-    pub(super) fn handle_left(&mut self, publisher: PublisherId, worker: WorkerRank, now: Instant) {
+    pub(super) fn handle_left(&mut self, publisher: PublisherId, worker: WorkerRank, now: Moment) {
         if let Some(index) = self.roster.row(worker) {
             self.let_go(index, |claim| claim.owner.id == publisher.id, now);
         }
     }
 
     /// Who fits speaks of the worker no longer; it goes to who else does. Whether it is gone.
-    fn let_go(&mut self, index: RowSlot, fits: impl Fn(&Claim) -> bool, now: Instant) -> bool {
+    fn let_go(&mut self, index: RowSlot, fits: impl Fn(&Claim) -> bool, now: Moment) -> bool {
         let Some(row) = self.rows.get_mut(index) else {
             return false;
         };
@@ -299,12 +298,7 @@ impl LoadTable {
     }
 
     /// Removes up to `most` workers that are gone by the snapshot, looking at more rows than that. Whether none is left.
-    pub(super) fn sweep(
-        &mut self,
-        taking: &mut PartialSnapshot,
-        most: usize,
-        now: Instant,
-    ) -> bool {
+    pub(super) fn sweep(&mut self, taking: &mut PartialSnapshot, most: usize, now: Moment) -> bool {
         let (publisher, number, kind) = (taking.publisher, taking.number, taking.kind);
         if let SnapshotKind::Delta { .. } = kind {
             return true;
@@ -367,7 +361,7 @@ fn may_own(row: &mut Row, said: &Claim) -> bool {
     let Some(kept) = kept.filter(|kept| kept.life == said.life) else {
         return true;
     };
-    said.reported_at > kept.reported_at
+    said.reported_at() > kept.reported_at()
 }
 
 /// Looking at a row takes a tenth of the time of removing it.

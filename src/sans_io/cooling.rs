@@ -1,13 +1,10 @@
 //! Workers that did not take a request, until they take one.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, time::Duration};
 
 use foldhash::fast::RandomState;
 
-use super::slots::RowSlot;
+use super::{moment::Moment, slots::RowSlot};
 
 /// Takes room for the workers in it alone.
 ///
@@ -31,7 +28,7 @@ struct Cooled {
     /// Number of the newest ticket when the cooling began: later ones have greater numbers.
     began_after: u64,
     length: Duration,
-    until: Instant,
+    until: Moment,
     /// `until` has come: one request at a time is tried.
     on_probation: bool,
 }
@@ -49,8 +46,8 @@ impl Cooling {
         row: RowSlot,
         number: u64,
         newest: u64,
-        now: Instant,
-    ) -> Option<(Duration, Instant)> {
+        now: Moment,
+    ) -> Option<(Duration, Moment)> {
         let length = match self.workers.get(&row) {
             None => SHORTEST,
             Some(cooled) if number > cooled.began_after => LONGEST.min(2 * cooled.length),
@@ -87,12 +84,12 @@ impl Cooling {
     }
 
     /// Until when the worker cools.
-    pub(super) fn until(&self, row: RowSlot) -> Option<Instant> {
+    pub(super) fn until(&self, row: RowSlot) -> Option<Moment> {
         self.workers.get(&row).map(|cooled| cooled.until)
     }
 
     /// Looks at the clock. When it is to be looked at again for this worker.
-    pub(super) fn look_at(&mut self, row: RowSlot, now: Instant) -> Option<Instant> {
+    pub(super) fn look_at(&mut self, row: RowSlot, now: Moment) -> Option<Moment> {
         let cooled = self.workers.get_mut(&row)?;
         cooled.on_probation |= cooled.until <= now;
         (!cooled.on_probation).then_some(cooled.until)
@@ -130,7 +127,7 @@ mod tests {
 
     #[test]
     fn it_doubles_by_later_requests_only_up_to_the_longest_and_ends_by_them() {
-        let now = actix::clock::Instant::now().into_std();
+        let now = Moment::from(actix::clock::Instant::now().into_std());
         let row = RowSlot::new(3);
         let mut cooling = Cooling::default();
         let mut fail = |number, newest| {
@@ -147,9 +144,12 @@ mod tests {
         );
 
         cooling.succeed(row, 11);
-        assert_eq!(cooling.look_at(row, now), Some(now + LONGEST));
+        assert_eq!(cooling.look_at(row, now), now.checked_add(LONGEST));
         assert!(cooling.keeps_out(row, 0));
-        assert_eq!(cooling.look_at(row, now + LONGEST), None);
+        assert_eq!(
+            cooling.look_at(row, now.checked_add(LONGEST).unwrap()),
+            None
+        );
         assert!(!cooling.keeps_out(row, 11) && cooling.keeps_out(row, 12));
         cooling.move_row(row, RowSlot::new(0));
         cooling.succeed(RowSlot::new(0), 12);

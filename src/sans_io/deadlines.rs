@@ -1,8 +1,11 @@
 //! When a worker has to be looked at again.
 
-use std::{cmp::Reverse, collections::BinaryHeap, time::Instant};
+use std::{cmp::Reverse, collections::BinaryHeap};
 
-use super::slots::{BySlot, RowSlot};
+use super::{
+    moment::Moment,
+    slots::{BySlot, RowSlot},
+};
 
 /// The next deadline of each row, at most one a row that counts.
 ///
@@ -10,9 +13,9 @@ use super::slots::{BySlot, RowSlot};
 /// has moved, and sets it again. So it costs constant time to say that a worker has reported.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
-    heap: BinaryHeap<Reverse<(Instant, RowSlot)>>,
+    heap: BinaryHeap<Reverse<(Moment, RowSlot)>>,
     /// The entry of each row that counts; others of it are left over.
-    set: BySlot<RowSlot, Option<Instant>>,
+    set: BySlot<RowSlot, Option<Moment>>,
 }
 
 impl Default for Deadlines {
@@ -27,7 +30,7 @@ impl Default for Deadlines {
 impl Deadlines {
     /// The row is to be looked at when `at` has come, or before.
     #[inline]
-    pub(crate) fn set(&mut self, row: RowSlot, at: Instant) {
+    pub(crate) fn set(&mut self, row: RowSlot, at: Moment) {
         if self.set[row].is_none_or(|set| at < set) {
             self.set[row] = Some(at);
             self.heap.push(Reverse((at, row)));
@@ -44,14 +47,14 @@ impl Deadlines {
 
     /// Whether one may have come.
     #[inline]
-    pub(crate) fn has_come(&self, now: Instant) -> bool {
+    pub(crate) fn has_come(&self, now: Moment) -> bool {
         let first = self.heap.peek();
         first.is_some_and(|Reverse((at, _))| *at <= now)
     }
 
     /// The next row to be looked at by now, and the moment at which it was to be.
     #[inline]
-    pub(crate) fn pop(&mut self, now: Instant) -> Option<(RowSlot, Instant)> {
+    pub(crate) fn pop(&mut self, now: Moment) -> Option<(RowSlot, Moment)> {
         while let Some(Reverse((at, row))) = self.heap.peek().copied()
             && at <= now
         {
@@ -105,8 +108,8 @@ mod tests {
 
     #[test]
     fn the_earliest_deadline_of_a_row_counts_once() {
-        let start = actix::clock::Instant::now().into_std();
-        let at = |ms| start + Duration::from_millis(ms);
+        let start = Moment::from(actix::clock::Instant::now().into_std());
+        let at = |ms| start.checked_add(Duration::from_millis(ms)).unwrap();
         let mut deadlines = Deadlines::default();
         deadlines.set(row(0), at(5));
         deadlines.set(row(0), at(9));
@@ -122,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_row_that_moved_keeps_its_deadline_and_nothing_is_left_over() {
-        let start = actix::clock::Instant::now().into_std();
+        let start = Moment::from(actix::clock::Instant::now().into_std());
         let mut deadlines = Deadlines::default();
         for n in 0..10 {
             deadlines.set(row(n), start);

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::{
     index::Order,
+    moment::Moment,
     packed::Packed,
     slots::{Key, RowSlot},
     table::LoadTable,
@@ -165,6 +166,7 @@ impl LoadTable {
         if !partial.merging {
             return None;
         }
+        let now = self.last_moment.of(now);
         for _ in looked..most {
             let Some(worker) = partial.next() else {
                 return Some(Loads {
@@ -195,24 +197,24 @@ impl LoadTable {
         (end - begin) as usize
     }
 
-    fn cooling_of(&self, index: RowSlot, now: Instant) -> Option<Duration> {
+    fn cooling_of(&self, index: RowSlot, now: Moment) -> Option<Duration> {
         let until = self.cooling.until(index)?;
         let kept_out = self.is_kept_out(index);
         kept_out.then(|| until.saturating_duration_since(now))
     }
 
-    fn load_of(&self, worker: WorkerRank, now: Instant) -> Option<RankLoad> {
+    fn load_of(&self, worker: WorkerRank, now: Moment) -> Option<RankLoad> {
         let index = self.roster.row(worker)?;
         let row = self.rows.get(index)?;
         let booked = self.reservations.booked(index);
-        let since = |at: Instant| now.saturating_duration_since(at);
+        let since = |at: Moment| now.saturating_duration_since(at);
         Some(RankLoad {
             worker,
             publisher: row.claim.owner,
             life: row.claim.life,
             metrics: row.claim.metrics.as_ref().map(Packed::unpack),
             age: since(row.claim.arrived_at),
-            reported: row.claim.reported_at.map(since),
+            reported: row.claim.reported_at().map(since),
             freshness: match &row.claim.metrics {
                 None => Freshness::Unknown,
                 Some(_) if row.stale.is_some() => Freshness::Stale,

@@ -26,6 +26,7 @@ mod index;
 pub(crate) mod leases;
 pub(crate) mod link;
 pub(crate) mod loads;
+mod moment;
 mod names;
 mod nanos;
 mod numbers;

@@ -4,7 +4,7 @@ use super::{
     averages::{Averages, Sums},
     capacities::Capacities,
     index::{Class, CostIndex, Gate, Holds, Order},
-    packed::Figures,
+    packed::{Figures, Packed},
     reservations::Booked,
     selection::Cost,
     slots::{BySlot, RowSlot},
@@ -37,20 +37,20 @@ pub(super) struct Pricing {
 
 /// What is known of a worker's load.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Known {
+pub(super) enum Known<'a> {
     /// This.
-    Load(Figures),
+    Load(&'a Packed),
     /// Nothing to go by but the capacity; 0: not even that.
     Nothing { capacity: u64 },
     /// As little, and it was full when it was known last.
     WasFull { capacity: u64 },
 }
 
-impl Known {
+impl Known<'_> {
     #[inline]
     fn load(self) -> Option<Figures> {
         match self {
-            Self::Load(load) => Some(load),
+            Self::Load(load) => Some(load.figures()),
             Self::Nothing { .. } | Self::WasFull { .. } => None,
         }
     }
@@ -58,7 +58,7 @@ impl Known {
     #[inline]
     fn capacity(self) -> u64 {
         match self {
-            Self::Load(load) => load.kv_total_blocks,
+            Self::Load(load) => load.figures().kv_total_blocks,
             Self::Nothing { capacity } | Self::WasFull { capacity } => capacity,
         }
     }
@@ -80,7 +80,7 @@ impl Pricing {
 
     /// Takes out of the sums what is known of the worker still, before that changes.
     #[inline]
-    pub(super) fn forget(&mut self, index: RowSlot, known: Known) {
+    pub(super) fn forget(&mut self, index: RowSlot, known: Known<'_>) {
         let state = &mut self.states[index];
         if !std::mem::replace(&mut state.noted, false) {
             return;
@@ -98,7 +98,8 @@ impl Pricing {
     /// Puts the worker where what is known of it and its reservations belong. This is where workers come to be candidates,
     /// and cease to be.
     #[inline]
-    pub(super) fn place(&mut self, index: RowSlot, known: Known, booked: &Booked) {
+    pub(super) fn place(&mut self, index: RowSlot, known: Known<'_>, booked: &Booked) {
+        let load = known.load();
         let state = &mut self.states[index];
         if !state.noted {
             state.noted = true;
@@ -108,29 +109,29 @@ impl Pricing {
                 state.holds = holds;
                 self.index.remove(index);
             }
-            if let Known::Load(load) = known {
-                state.share = self.weights.share(&load);
+            if let Some(load) = &load {
+                state.share = self.weights.share(load);
                 self.tellers += u64::from(load.num_prefill_blocks.is_some());
             }
         }
-        let (mut order, mut cost) = match known {
-            Known::Load(load) => {
-                let cost = self.weights.cost(&load, state.share, booked);
-                (order_of(&load), cost.load())
+        let (mut order, mut cost) = match (&load, known) {
+            (Some(load), _) => {
+                let cost = self.weights.cost(load, state.share, booked);
+                (order_of(load), cost.load())
             }
-            Known::Nothing { .. } => (Order::Unknown, self.weights.booked(booked).load()),
-            Known::WasFull { .. } => (Order::Last, self.weights.booked(booked).load()),
+            (None, Known::WasFull { .. }) => (Order::Last, self.weights.booked(booked).load()),
+            (None, _) => (Order::Unknown, self.weights.booked(booked).load()),
         };
         let used = || blocks_in_use(known, booked);
         if order != Order::Last && self.capacities.is_full(index, known.capacity(), used) {
             // Its cost matters to nobody.
             (order, cost) = (Order::Full, 0.0);
         }
-        if let Known::Load(load) = known {
+        if let Some(load) = &load {
             let counted = order != Order::Full && state.gate == Gate::Open;
             match (counted, std::mem::replace(&mut state.counted, counted)) {
-                (true, false) => self.sums.add(&load, state.share),
-                (false, true) => self.sums.take(&load, state.share),
+                (true, false) => self.sums.add(load, state.share),
+                (false, true) => self.sums.take(load, state.share),
                 _ => {}
             }
         }
@@ -154,7 +155,7 @@ impl Pricing {
     }
 
     /// The worker is gone.
-    pub(super) fn remove(&mut self, index: RowSlot, known: Known) {
+    pub(super) fn remove(&mut self, index: RowSlot, known: Known<'_>) {
         self.forget(index, known);
         self.set_gate(index, Gate::Open);
         self.capacities.forget(index);
@@ -256,7 +257,7 @@ impl Pricing {
 
     /// What a worker of which this is known costs a request, but for its prefill.
     #[inline]
-    pub(super) fn cost(&self, index: RowSlot, known: Known, booked: &Booked) -> Cost {
+    pub(super) fn cost(&self, index: RowSlot, known: Known<'_>, booked: &Booked) -> Cost {
         let Some(load) = known.load() else {
             let averages = self.averages();
             let mut cost = self.weights.booked(booked);

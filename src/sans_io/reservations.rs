@@ -1,8 +1,9 @@
 //! Requests placed but not yet seen in a report.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{
+    moment::Moment,
     numbers::Numbers,
     slots::{BySlot, Chain, Links, RowSlot, Slab, key},
 };
@@ -38,8 +39,8 @@ struct Reservation {
     number: u64,
     row: RowSlot,
     blocks: u64,
-    booked_at: Instant,
-    detached_at: Option<Instant>,
+    booked_at: Moment,
+    detached_at: Option<Moment>,
     /// It was booked before the worker's last report.
     before: bool,
 }
@@ -176,7 +177,7 @@ impl Reservations {
 
     /// Books one request of `blocks` on the worker in `row`; it is held.
     #[inline]
-    pub(crate) fn book(&mut self, row: RowSlot, blocks: u64, now: Instant) -> Ticket {
+    pub(crate) fn book(&mut self, row: RowSlot, blocks: u64, now: Moment) -> Ticket {
         let number = self.by_number.last() + 1;
         let reservation = Reservation {
             number,
@@ -199,7 +200,7 @@ impl Reservations {
     }
 
     /// The reservation is no longer held. The row it is on, if it was held.
-    pub(crate) fn detach(&mut self, ticket: Ticket, now: Instant) -> Option<RowSlot> {
+    pub(crate) fn detach(&mut self, ticket: Ticket, now: Moment) -> Option<RowSlot> {
         let slot = self.find(ticket)?;
         let reservation = self.outstanding.get_mut(slot)?;
         if reservation.detached_at.is_some() {
@@ -256,7 +257,7 @@ impl Reservations {
     }
 
     /// The worker reported: what was booked until then it may have seen. Each reservation is moved once at most.
-    pub(crate) fn note_report(&mut self, row: RowSlot, reported_at: Instant) {
+    pub(crate) fn note_report(&mut self, row: RowSlot, reported_at: Moment) {
         if self.rows.at(row).unseen.is_none() {
             return;
         }
@@ -282,7 +283,7 @@ impl Reservations {
         &mut self,
         row: RowSlot,
         settle: Duration,
-        reported_at: Instant,
+        reported_at: Moment,
     ) -> u64 {
         self.end_detached_while(row, |reservation| {
             let age = reported_at.checked_duration_since(reservation.booked_at);
@@ -301,7 +302,7 @@ impl Reservations {
     }
 
     /// Ends the reservation that was detached first, if that is at least `ttl` ago; the row it was on.
-    pub(crate) fn pop_expired(&mut self, ttl: Duration, now: Instant) -> Option<RowSlot> {
+    pub(crate) fn pop_expired(&mut self, ttl: Duration, now: Moment) -> Option<RowSlot> {
         let slot = self.by_age.front()?;
         let detached_at = self.outstanding.get(slot)?.detached_at?;
         if now.saturating_duration_since(detached_at) < ttl {
@@ -389,8 +390,8 @@ mod tests {
     use super::*;
     use crate::sans_io::slots::Key;
 
-    fn now() -> Instant {
-        actix::clock::Instant::now().into_std()
+    fn now() -> Moment {
+        actix::clock::Instant::now().into_std().into()
     }
 
     fn row(number: u32) -> RowSlot {
@@ -407,7 +408,7 @@ mod tests {
     #[test]
     fn reservations_end_by_release_watermark_age_and_expiry_and_leave_nothing_behind() {
         let start = now();
-        let at = |ms| start + Duration::from_millis(ms);
+        let at = |ms| start.checked_add(Duration::from_millis(ms)).unwrap();
         let mut reservations = Reservations::new(9);
         let tickets: Vec<_> = (0..5)
             .map(|n| reservations.book(row(n as u32 % 2), 10 + n, at(n)))
@@ -468,7 +469,7 @@ mod tests {
     #[test]
     fn a_report_moves_what_it_may_have_seen_once() {
         let start = now();
-        let at = |ms| start + Duration::from_millis(ms);
+        let at = |ms| start.checked_add(Duration::from_millis(ms)).unwrap();
         let mut reservations = Reservations::new(9);
         let tickets: Vec<_> = (1..=4)
             .map(|n| reservations.book(row(0), 1 << n, at(n)))

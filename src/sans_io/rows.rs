@@ -1,11 +1,8 @@
 //! One worker in a load table: whom the table believes about it, and who else speaks of it.
 
-use std::{
-    ops::{Deref, DerefMut},
-    time::Instant,
-};
+use std::ops::{Deref, DerefMut};
 
-use super::{packed::Packed, pricing::Known};
+use super::{moment::Moment, packed::Packed, pricing::Known};
 use crate::snapshot::PublisherId;
 
 /// One worker rank.
@@ -18,7 +15,7 @@ pub(super) struct Row {
     /// Number of the newest ticket of this router that the worker has echoed.
     pub(super) echoed: u64,
     /// Since when it has had reservations.
-    pub(super) busy_since: Option<Instant>,
+    pub(super) busy_since: Option<Moment>,
     pub(super) stale: Option<Stale>,
 }
 
@@ -38,11 +35,11 @@ pub(super) struct Claim {
     pub(super) life: u64,
     pub(super) metrics: Option<Packed>,
     /// When these metrics arrived first, or else the claim.
-    pub(super) arrived_at: Instant,
-    /// When this life was first told of.
-    pub(super) told_at: Instant,
-    /// When the worker last reported, as far as that is known.
-    pub(super) reported_at: Option<Instant>,
+    pub(super) arrived_at: Moment,
+    /// When the worker last reported, as far as that is known; else when this life was first told of.
+    pub(super) heard_at: Moment,
+    /// It has reported.
+    pub(super) reported: bool,
     /// Number of the newest ticket of this router echoed through this publisher in this life.
     pub(super) echoed: u64,
     /// Among what it echoes is a ticket that was never issued: it can't be gone by.
@@ -77,11 +74,11 @@ impl Row {
 
     /// What of its load can be gone by.
     #[inline]
-    pub(super) fn known(&self) -> Known {
+    pub(super) fn known(&self) -> Known<'_> {
         let metrics = self.claim.metrics.as_ref();
         let capacity = || metrics.map_or(0, |metrics| metrics.figures().kv_total_blocks);
         match (self.stale, metrics) {
-            (None, Some(metrics)) => Known::Load(metrics.figures()),
+            (None, Some(metrics)) => Known::Load(metrics),
             (Some(Stale::WasFull), _) => Known::WasFull {
                 capacity: capacity(),
             },
@@ -93,15 +90,15 @@ impl Row {
 
     /// Since when it has been silent while it had reservations.
     #[inline]
-    pub(super) fn silent_since(&self) -> Option<Instant> {
+    pub(super) fn silent_since(&self) -> Option<Moment> {
         let busy_since = self.busy_since?;
-        let reported_at = self.claim.reported_at;
+        let reported_at = self.claim.reported_at();
         Some(reported_at.map_or(busy_since, |at| at.max(busy_since)))
     }
 
     /// Since when its owner has been silent, if another claimant has reported since.
     #[inline]
-    pub(super) fn challenged_since(&self) -> Option<Instant> {
+    pub(super) fn challenged_since(&self) -> Option<Moment> {
         self.challenger().map(|_| self.owner_heard_at())
     }
 
@@ -113,8 +110,8 @@ impl Row {
         }
         let heard_at = self.owner_heard_at();
         let others = self.others.iter().enumerate();
-        let since = others.filter(|(_, claim)| claim.reported_at.is_some_and(|at| at > heard_at));
-        let best = since.max_by_key(|(_, claim)| (claim.life, claim.reported_at, claim.owner));
+        let since = others.filter(|(_, claim)| claim.reported && claim.heard_at > heard_at);
+        let best = since.max_by_key(|(_, claim)| (claim.life, claim.heard_at, claim.owner));
         best.map(|(place, _)| place)
     }
 
@@ -137,8 +134,8 @@ impl Row {
 
     /// When it reported last, or else its owner began to speak of this life: never when it became the owner, or each of many
     /// who fell silent together would keep the worker for another `stale_after`.
-    fn owner_heard_at(&self) -> Instant {
-        self.claim.reported_at.unwrap_or(self.claim.told_at)
+    fn owner_heard_at(&self) -> Moment {
+        self.claim.heard_at
     }
 }
 
@@ -183,12 +180,21 @@ impl Others {
 }
 
 impl Claim {
+    /// When the worker last reported, as far as that is known.
+    #[inline]
+    pub(super) fn reported_at(&self) -> Option<Moment> {
+        self.reported.then_some(self.heard_at)
+    }
+
     /// Takes over what the same publisher says now of the same life. An old report does not make it older again.
     pub(super) fn update(&mut self, said: Self) {
         self.owner = said.owner;
         self.named_in = said.named_in;
-        self.ousted &= said.reported_at <= self.reported_at;
-        self.reported_at = self.reported_at.max(said.reported_at);
+        if said.reported_at() > self.reported_at() {
+            self.ousted = false;
+            self.heard_at = said.heard_at;
+            self.reported = true;
+        }
         self.echoed = self.echoed.max(said.echoed);
         self.misled = said.misled;
         self.draining = said.draining;

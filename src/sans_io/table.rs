@@ -11,6 +11,7 @@ use super::{
     counts::TableCounts,
     deadlines::Deadlines,
     index::{Gate, Order},
+    moment::{LastMoment, Moment},
     pricing::Pricing,
     reservations::Reservations,
     roster::Roster,
@@ -60,6 +61,7 @@ pub struct LoadTable {
     pub(super) tidying: bool,
     /// No request is placed any more.
     pub(super) closed: bool,
+    pub(super) last_moment: LastMoment,
     applied: u64,
 }
 
@@ -74,7 +76,7 @@ pub struct PartialSnapshot {
     pub(super) verdict: Option<Verdict>,
     left: std::vec::IntoIter<WorkerRank>,
     workers: std::vec::IntoIter<WorkerLoad>,
-    pub(super) built_at: Option<Instant>,
+    pub(super) built_at: Option<Moment>,
     /// Rows looked at for workers that are gone by it.
     pub(super) swept: u32,
     walk: Option<Arc<()>>,
@@ -84,7 +86,7 @@ impl PartialSnapshot {
     /// Says when the snapshot was built, at the latest; else it counts as built when its first piece is taken over.
     #[must_use]
     pub fn built_at(mut self, at: Instant) -> Self {
-        self.built_at = Some(at);
+        self.built_at = Some(at.into());
         self
     }
 }
@@ -111,6 +113,7 @@ impl LoadTable {
             walks: Arc::new(()),
             tidying: false,
             closed: false,
+            last_moment: LastMoment::default(),
             applied: 0,
             config,
         }
@@ -176,8 +179,9 @@ impl LoadTable {
         most: usize,
         now: Instant,
     ) -> Option<SnapshotAck> {
-        let built_at = *taking.built_at.get_or_insert(now);
-        taking.built_at = Some(built_at.min(now));
+        let at = self.last_moment.of(now);
+        let built_at = *taking.built_at.get_or_insert(at);
+        taking.built_at = Some(built_at.min(at));
         let verdict = match taking.verdict {
             Some(verdict) => verdict,
             None => self.judge(taking, now),
@@ -198,7 +202,7 @@ impl LoadTable {
             }
             Verdict::Next | Verdict::TakesOver | Verdict::Gap => {}
         }
-        if !self.take_over_more(taking, most, now) {
+        if !self.take_over_more(taking, most, at) {
             taking.walk.get_or_insert_with(|| self.walks.clone());
             return None;
         }
@@ -217,7 +221,7 @@ impl LoadTable {
     }
 
     /// Whether it has all been taken over.
-    fn take_over_more(&mut self, taking: &mut PartialSnapshot, most: usize, now: Instant) -> bool {
+    fn take_over_more(&mut self, taking: &mut PartialSnapshot, most: usize, now: Moment) -> bool {
         if taking.kind == SnapshotKind::Closed {
             return self.sweep(taking, most, now);
         }
@@ -282,7 +286,9 @@ impl LoadTable {
         self.counts.released += 1;
         self.counts.failed += 1;
         let newest = self.reservations.newest();
-        let cools = self.cooling.fail(row, ticket.number, newest, now);
+        let cools = self
+            .cooling
+            .fail(row, ticket.number, newest, self.last_moment.of(now));
         if let Some((_, until)) = cools {
             self.counts.cooled += 1;
             self.deadlines.set(row, until);
@@ -295,6 +301,7 @@ impl LoadTable {
     /// Nobody holds the reservation any more: it may end by itself. What its worker has reported or echoed since it was
     /// booked counts at once, and its `reservation_ttl` begins now. `false`: it was not held.
     pub fn detach(&mut self, ticket: Ticket, now: Instant) -> bool {
+        let now = self.last_moment.of(now);
         let row = self.reservations.detach(ticket, now);
         if let Some(row) = row {
             self.settle(row);
@@ -307,13 +314,14 @@ impl LoadTable {
     /// most. Whether there are no more.
     #[inline]
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
+        let now = self.last_moment.of(now);
         if !self.reservations.any_detached() && !self.deadlines.has_come(now) {
             return true;
         }
         self.expire_some(now)
     }
 
-    fn expire_some(&mut self, now: Instant) -> bool {
+    fn expire_some(&mut self, now: Moment) -> bool {
         let ttl = self.config.reservation_ttl();
         for _ in 0..EXPIRED_A_CHOICE {
             if let Some(row) = self.reservations.pop_expired(ttl, now) {
@@ -331,9 +339,9 @@ impl LoadTable {
     }
 
     /// The worker may have been silent for too long.
-    fn look_at(&mut self, index: RowSlot, now: Instant) {
+    fn look_at(&mut self, index: RowSlot, now: Moment) {
         let stale_after = self.config.stale_after();
-        let overdue = |since: Option<Instant>| {
+        let overdue = |since: Option<Moment>| {
             let deadline = since.and_then(|since| since.checked_add(stale_after));
             deadline.is_some_and(|deadline| deadline <= now)
         };
@@ -360,6 +368,7 @@ impl LoadTable {
 
     /// Books a request on the worker in `index`.
     pub(super) fn book(&mut self, index: RowSlot, blocks: u64, now: Instant) -> Ticket {
+        let now = self.last_moment.of(now);
         let ticket = self.reservations.book(index, blocks, now);
         if !self.cooling.is_empty() {
             self.set_gate(index);
@@ -384,7 +393,7 @@ impl LoadTable {
         let since = |table: &Self| tried.map(|after| table.reservations.count_after(index, after));
         let before = since(self);
         self.counts.admitted += self.reservations.settle_admitted(index, row.echoed);
-        if let Some(reported_at) = row.claim.reported_at {
+        if let Some(reported_at) = row.claim.reported_at() {
             let settle = self.config.settle();
             let settle = if row.claim.echoed > 0 && !row.claim.misled {
                 settle.max(self.config.stale_after())
