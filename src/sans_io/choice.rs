@@ -10,6 +10,7 @@ use super::{
     slots::RowSlot,
     table::LoadTable,
     ties::Ties,
+    tournament::Near,
 };
 use crate::{metrics::WorkerRank, snapshot::Ticket};
 
@@ -47,10 +48,8 @@ pub(super) struct Group {
     order: usize,
     first: u64,
     total: f64,
-    /// Places of the order whose workers are equals of the cheapest,
-    near: usize,
-    /// and how many workers that are.
-    count: u32,
+    /// Those whose place makes them equals of the cheapest.
+    near: Near,
 }
 
 /// Rows of the workers that are named in some way.
@@ -301,13 +300,12 @@ impl LoadTable {
             };
             let load = self.pricing.charge(of.class().order()) + ties.cost(first);
             let total = prefill + load;
-            lowest = lowest.min(total);
+            lowest = lower(lowest, total);
             groups.push(Group {
                 order,
                 first,
                 total,
-                near: 0,
-                count: 0,
+                near: Near::NOBODY,
             });
         }
         let drawn = if request.overlaps().is_empty() && !of_mixed_sizes {
@@ -413,15 +411,17 @@ impl LoadTable {
         let (orders, ties) = (self.pricing.index().orders(), self.pricing.ties());
         let mut equals = 0;
         for group in &mut *groups {
-            group.near = ties.near(group.total - lowest);
-            group.count = orders[group.order].within(group.first, group.near);
-            equals += group.count;
+            let places = ties.near(group.total - lowest);
+            if places > 0 {
+                group.near = orders[group.order].near(group.first, places);
+                equals += group.near.count;
+            }
         }
         let in_group = |offer: &Offer| {
             let group = groups.iter().find(|group| group.order == offer.order);
-            group.is_some_and(|group| offer.place - group.first < group.near as u64)
+            group.is_some_and(|group| group.near.contains(offer.place))
         };
-        let is_equal = |offer: &&Offer| ties.near(offer.total - lowest) > 0 && !in_group(offer);
+        let is_equal = |offer: &&Offer| ties.is_near(offer.total - lowest) && !in_group(offer);
         let beside = offers.iter().filter(is_equal).count() as u32;
         let mut n = match equals + beside {
             0 => return None,
@@ -433,11 +433,11 @@ impl LoadTable {
             return Some((offer.chosen, false));
         }
         for group in &*groups {
-            if n < group.count {
-                let row = orders[group.order].nth(group.first, group.near, n)?;
+            if n < group.near.count {
+                let row = orders[group.order].nth(&group.near, n)?;
                 return Some((Chosen { row, overlap: 0 }, true));
             }
-            n -= group.count;
+            n -= group.near.count;
         }
         None
     }
@@ -449,10 +449,16 @@ fn keep(offers: &mut Vec<Offer>, offer: Option<Offer>, lowest: f64, ties: Ties) 
     match offer {
         Some(offer) if offer.total <= lowest + ties.reach() => {
             offers.push(offer);
-            lowest.min(offer.total)
+            lower(lowest, offer.total)
         }
         _ => lowest,
     }
+}
+
+/// The lower of two costs, neither of which is no number.
+#[inline]
+fn lower(one: f64, other: f64) -> f64 {
+    if other < one { other } else { one }
 }
 
 const ORDERS: [Order; 3] = [Order::Known, Order::NoBacklog, Order::Unknown];

@@ -4,7 +4,7 @@
 
 use super::{
     slots::{BySlot, RowSlot, room_for},
-    tournament::Tournament,
+    tournament::{Near, Tournament},
 };
 
 /// What a cost is made of: costs of one order are compared with each other only.
@@ -182,16 +182,16 @@ impl Ordered {
         self.places.lowest()
     }
 
-    /// How many rows are in so many places, from the lowest one on, which is `first`.
+    /// Those in so many places, from the lowest one on, which is `first`.
     #[inline]
-    pub(super) fn within(&self, first: u64, places: usize) -> u32 {
-        self.places.within(first, places)
+    pub(super) fn near(&self, first: u64, places: usize) -> Near {
+        self.places.near(first, places)
     }
 
-    /// The `n`-th row, from 0, of those in so many places, from the lowest one on, which is `first`.
+    /// The `n`-th row of those near the lowest, from 0.
     #[inline]
-    pub(super) fn nth(&self, first: u64, places: usize, n: u32) -> Option<RowSlot> {
-        self.rows.get(self.places.nth(first, places, n)).copied()
+    pub(super) fn nth(&self, near: &Near, n: u32) -> Option<RowSlot> {
+        self.rows.get(self.places.nth(near, n)).copied()
     }
 }
 
@@ -329,8 +329,9 @@ mod tests {
             return Vec::new();
         };
         let lowest = ordered.lowest().unwrap();
-        let nth = |n| ordered.nth(lowest, places, n).unwrap().number();
-        let mut rows: Vec<_> = (0..ordered.within(lowest, places)).map(nth).collect();
+        let near = ordered.near(lowest, places);
+        let nth = |n| ordered.nth(&near, n).unwrap().number();
+        let mut rows: Vec<_> = (0..near.count).map(nth).collect();
         rows.sort_unstable();
         rows
     }

@@ -34,7 +34,8 @@ impl Ties {
         }
         let number = cost * self.per_one;
         if number < EXACT {
-            number as u64
+            // Signed it is one conversion.
+            number as i64 as u64
         } else {
             // So large a float is whole.
             EXACT as u64 + (number.to_bits() - EXACT.to_bits())
@@ -59,16 +60,21 @@ impl Ties {
         self.bucket * NEAR as f64
     }
 
+    /// Whether a bucket that begins so much above the lowest cost holds its equals.
+    #[inline]
+    pub(super) fn is_near(self, above: f64) -> bool {
+        // By a bucket of no width everything is infinitely many above.
+        above <= 0.0 || above * self.per_one < NEAR as f64
+    }
+
     /// How many buckets, from one on that is so much above the lowest, hold its equals.
     #[inline]
     pub(super) fn near(self, above: f64) -> usize {
         if above <= 0.0 {
             return if self.bucket == 0.0 { 1 } else { NEAR };
         }
-        // By a bucket of no width everything is infinitely many above.
-        let buckets = above * self.per_one;
-        if buckets < NEAR as f64 {
-            NEAR - buckets as usize
+        if self.is_near(above) {
+            NEAR - (above * self.per_one) as i64 as usize
         } else {
             0
         }

@@ -24,6 +24,33 @@ struct Lowest {
     up_to: [u32; NEAR + 1],
 }
 
+/// Who is in some places from the lowest one on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Near {
+    first: u64,
+    places: u32,
+    /// How many they are.
+    pub(super) count: u32,
+    /// Which, if there is one block of positions.
+    positions: u32,
+}
+
+impl Near {
+    /// Nobody.
+    pub(super) const NOBODY: Self = Self {
+        first: 0,
+        places: 0,
+        count: 0,
+        positions: 0,
+    };
+
+    /// Whether the place, which is not below the lowest, is one of these.
+    #[inline]
+    pub(super) fn contains(&self, place: u64) -> bool {
+        place - self.first < u64::from(self.places)
+    }
+}
+
 /// How many places from the lowest on are looked at.
 pub(super) const NEAR: usize = 5;
 
@@ -83,6 +110,9 @@ impl Tournament {
     /// The lowest place of all; `None`: there is none.
     #[inline]
     pub(super) fn lowest(&self) -> Option<u64> {
+        if self.places.is_empty() {
+            return None;
+        }
         let lowest = match self.last_round() {
             Among::Positions(places) => lowest_of(places),
             Among::Blocks(blocks) => lowest_of_blocks(blocks),
@@ -90,12 +120,24 @@ impl Tournament {
         (lowest != NEVER).then_some(lowest)
     }
 
-    /// How many positions are in so many places from the lowest one on, which is `first`.
+    /// Those in so many places from the lowest one on, which is `first`.
     #[inline]
-    pub(super) fn within(&self, first: u64, places: usize) -> u32 {
-        match self.last_round() {
-            Among::Positions(block) => near(block, first, places).count_ones(),
-            Among::Blocks(blocks) => blocks.iter().map(|of| of.within(first, places)).sum(),
+    pub(super) fn near(&self, first: u64, places: usize) -> Near {
+        let (count, positions) = match self.last_round() {
+            Among::Positions(block) => {
+                let positions = near(block, first, places);
+                (positions.count_ones(), positions)
+            }
+            Among::Blocks(blocks) => {
+                let within = blocks.iter().map(|of| of.within(first, places));
+                (within.sum(), 0)
+            }
+        };
+        Near {
+            first,
+            places: places as u32,
+            count,
+            positions,
         }
     }
 
@@ -115,10 +157,13 @@ impl Tournament {
         (place != NEVER).then_some(place)
     }
 
-    /// The `n`-th position, from 0, of those in so many places from the lowest one on, which is `first`; `n` is less than how
-    /// many there are.
+    /// The `n`-th position of those near the lowest, from 0; `n` is less than how many there are.
     #[inline]
-    pub(super) fn nth(&self, first: u64, places: usize, mut n: u32) -> usize {
+    pub(super) fn nth(&self, of: &Near, mut n: u32) -> usize {
+        if self.rounds.is_empty() {
+            return nth_of(of.positions, n);
+        }
+        let (first, places) = (of.first, of.places as usize);
         let mut block = 0;
         for round in self.rounds.iter().rev() {
             // Which of them is chance: no branch could be foretold.
@@ -133,11 +178,8 @@ impl Tournament {
             block = block * BLOCK + at;
         }
         let of_block = self.places[block * BLOCK..].first_chunk();
-        let mut near = near(of_block.unwrap_or(&NOBODY), first, places);
-        for _ in 0..n {
-            near &= near.wrapping_sub(1);
-        }
-        block * BLOCK + (near.trailing_zeros() as usize).min(BLOCK - 1)
+        let positions = near(of_block.unwrap_or(&NOBODY), first, places);
+        block * BLOCK + nth_of(positions, n)
     }
 
     /// Gives a position this place.
@@ -287,6 +329,15 @@ fn near(block: &[u64; BLOCK], first: u64, places: usize) -> u32 {
     near
 }
 
+/// The `n`-th of these positions, from 0.
+#[inline]
+fn nth_of(mut positions: u32, n: u32) -> usize {
+    for _ in 0..n {
+        positions &= positions.wrapping_sub(1);
+    }
+    (positions.trailing_zeros() as usize).min(BLOCK - 1)
+}
+
 /// Adds a block of these.
 fn fill<T: Copy>(values: &mut Vec<T>, value: T) {
     let len = values.len() + BLOCK;
@@ -316,10 +367,10 @@ mod tests {
             let have = (0..places.len())
                 .filter(|at| places[*at].is_some_and(|place| place - first < near as u64));
             let have: Vec<_> = have.collect();
-            let count = tournament.within(first, near);
-            assert_eq!(count, have.len() as u32);
-            let nth = |n| tournament.nth(first, near, n);
-            assert_eq!((0..count).map(nth).collect::<Vec<_>>(), have);
+            let of = tournament.near(first, near);
+            assert_eq!(of.count, have.len() as u32);
+            let nth = |n| tournament.nth(&of, n);
+            assert_eq!((0..of.count).map(nth).collect::<Vec<_>>(), have);
         }
     }
 
