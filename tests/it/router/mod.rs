@@ -1,6 +1,7 @@
 //! The router: table, choice, reservations.
 
 mod claims;
+mod cost;
 mod gates;
 mod model;
 mod reservations;
