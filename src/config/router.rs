@@ -209,7 +209,8 @@ impl RouterConfigBuilder {
     }
 
     /// Age from which a detached reservation is taken to be part of what its worker reports, unless the worker echoes
-    /// tickets. It must exceed the time that a request is on its way. Default 50 ms.
+    /// tickets. It must exceed the time that a request is on its way. From three times this age on, what any reservation still
+    /// has to compute is what its worker says, if that says it. Default 50 ms.
     #[must_use]
     pub fn settle(mut self, age: Duration) -> Self {
         self.settle = age;

@@ -297,7 +297,7 @@ fn order_of(load: &Figures) -> Order {
 fn blocks_in_use(known: Known, booked: &Booked) -> u64 {
     let active = known.load().map_or(0, |load| load.kv_active_blocks);
     active
-        .max(booked.before.blocks)
+        .max(booked.until_report())
         .saturating_add(booked.since.blocks)
 }
 

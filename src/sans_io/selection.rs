@@ -148,18 +148,20 @@ pub enum Candidates {
 /// The unit is what a block of 64 tokens in use costs on a worker of 16,384: a part in blocks counts by
 /// [`block_tokens`](crate::RouterConfigBuilder::block_tokens) / 64. `before` and `since` are what this router has booked there
 /// before and after the worker's last report. A report may have seen the former or not, so the greater of what it says and
-/// of that counts; the latter it cannot have seen. The share in use is 1 at most; with `kv_total_blocks` 0 it is that of 16,384
+/// of that counts; the latter it cannot have seen. What it must have seen by now is in what it says alone, and booked in
+/// neither: what it has echoed, and what was booked three times [`settle`](crate::RouterConfigBuilder::settle) before it
+/// reported, for which somebody may hold a [`Selection`](crate::Selection) until the last token. The share in use is 1 at most; with `kv_total_blocks` 0 it is that of 16,384
 /// blocks of 64 tokens.
 ///
 /// A worker that reports no `num_prefill_blocks` costs for backlog and waiting
 ///
 /// ```text
 ///   0.3 × prefill_weight × average num_prefill_blocks of those that report it                  backlog
-/// + booked_weight × (blocks_before + blocks_since)                                             booked
-/// + waiting_weight × (num_requests_waiting + requests_before + requests_since)                 waiting
+/// + booked_weight × blocks_booked                                                              booked
+/// + waiting_weight × (num_requests_waiting + requests_booked)                                  waiting
 /// ```
 ///
-/// with `prefill_weight` in place of `booked_weight` where others do report it.
+/// of all that is booked there, with `prefill_weight` in place of `booked_weight` where others do report it.
 ///
 /// The first and last part are the cost of NVIDIA Dynamo's KV router (October 2025), its active blocks taken as a share; the
 /// others count what it does not see: prompts before the request's own, requests on their way, and requests that own no

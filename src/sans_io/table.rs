@@ -384,7 +384,7 @@ impl LoadTable {
         ticket
     }
 
-    /// Ends the reservations that what is known of the worker has seen.
+    /// Ends the detached reservations that what is known of the worker has seen, and notes which of the others it has.
     pub(super) fn settle(&mut self, index: RowSlot) {
         let Some(row) = self.rows.get(index) else {
             return;
@@ -393,7 +393,8 @@ impl LoadTable {
         let since = |table: &Self| tried.map(|after| table.reservations.count_after(index, after));
         let before = since(self);
         self.counts.admitted += self.reservations.settle_admitted(index, row.echoed);
-        if let Some(reported_at) = row.claim.reported_at() {
+        let (echoed, reported_at) = (row.echoed, row.claim.reported_at());
+        if let Some(reported_at) = reported_at {
             let settle = self.config.settle();
             let settle = if row.claim.echoed > 0 && !row.claim.misled {
                 settle.max(self.config.stale_after())
@@ -404,6 +405,8 @@ impl LoadTable {
                 .reservations
                 .settle_reported(index, settle, reported_at);
         }
+        self.reservations
+            .note_seen(index, echoed, self.config.settle(), reported_at);
         if since(self) < before {
             self.cooling.forget(index);
             self.set_gate(index);

@@ -10,32 +10,49 @@ use actix_kv_metrics::{
 
 use super::{load, ms, snapshot};
 
-/// What a worker said last, and what is booked on it: blocks, and whether before that.
+/// What a worker said last, and what is booked on it: blocks, when, and whether that has seen them.
 #[derive(Default)]
 struct Row {
     active: u64,
     waiting: u64,
     backlog: Option<u64>,
-    booked: BTreeMap<u64, (u64, bool)>,
+    booked: BTreeMap<u64, (u64, Instant, Seen)>,
+}
+
+/// Whether what a worker said last has seen a reservation.
+#[derive(Clone, Copy, PartialEq)]
+enum Seen {
+    No,
+    Perhaps,
+    /// It is three times `settle` (50 ms) old.
+    Yes,
 }
 
 impl Row {
-    fn sums(&self, before: bool) -> (u64, u64) {
-        let some = self.booked.values().filter(|(_, b)| *b == before);
-        some.fold((0, 0), |sum, (blocks, _)| (sum.0 + blocks, sum.1 + 1))
+    fn sums(&self, seen: Seen) -> (u64, u64) {
+        let some = self.booked.values().filter(|(.., of)| *of == seen);
+        some.fold((0, 0), |sum, (blocks, ..)| (sum.0 + blocks, sum.1 + 1))
+    }
+
+    fn all(&self) -> (u64, u64) {
+        let sums = [Seen::No, Seen::Perhaps, Seen::Yes].map(|seen| self.sums(seen));
+        (
+            sums.iter().map(|sum| sum.0).sum(),
+            sums.iter().map(|sum| sum.1).sum(),
+        )
     }
 
     /// By the documentation of `Cost`, where all report their backlog or none does.
     fn cost(&self, config: &RouterConfig, missing: u32) -> f64 {
-        let (before, since) = (self.sums(true), self.sums(false));
+        let (before, since, all) = (self.sums(Seen::Perhaps), self.sums(Seen::No), self.all());
         let load = match self.backlog {
             Some(backlog) => {
                 config.prefill_weight() * (backlog.max(before.0) + since.0) as f64
                     + config.waiting_weight() * (self.waiting.max(before.1) + since.1) as f64
             }
             None => {
-                config.booked_weight() * (before.0 + since.0) as f64
-                    + config.waiting_weight() * (self.waiting + before.1 + since.1) as f64
+                config.booked_weight() * all.0 as f64
+                    + config.waiting_weight() * (self.waiting + all.1) as f64
             }
         };
         let share = self.active as f64 / 1000.0;
@@ -43,7 +60,8 @@ impl Row {
     }
 
     fn is_full(&self, saturation: Option<f64>) -> bool {
-        let used = self.active.max(self.sums(true).0) + self.sums(false).0;
+        let since = self.sums(Seen::No).0;
+        let used = self.active.max(self.all().0 - since) + since;
         saturation.is_some_and(|share| used as f64 >= share * 1000.0)
     }
 }
@@ -119,7 +137,10 @@ impl Fleet {
             row.waiting = self.rng.u64(..3);
             row.backlog = self.tells_backlog.then(|| self.rng.u64(..30));
             for booked in row.booked.values_mut() {
-                booked.1 = true;
+                booked.2 = match self.now - booked.1 >= ms(150) {
+                    true => Seen::Yes,
+                    false => Seen::Perhaps,
+                };
             }
             let mut told = load(name, 1, row.active);
             let metrics = told.metrics.as_mut().unwrap();
@@ -174,7 +195,8 @@ impl Fleet {
                 assert!(cost <= best + within, "{cost} where {best} is");
                 assert!(!row.is_full(saturation));
                 let booked = u64::from(missing(&placed.worker));
-                row.booked.insert(placed.ticket.number, (booked, false));
+                row.booked
+                    .insert(placed.ticket.number, (booked, self.now, Seen::No));
                 self.stands.push((placed.ticket, placed.worker));
             }
             (Err(SelectError::AllSaturated), None) if !self.rows.is_empty() => {}
@@ -229,9 +251,8 @@ impl Fleet {
         let loads = self.table.loads(self.now);
         for (worker, row) in &self.rows {
             let told = loads.get(*worker).unwrap();
-            let (before, since) = (row.sums(true), row.sums(false));
             let booked = (told.booked_blocks, told.booked_requests);
-            assert_eq!(booked, (before.0 + since.0, before.1 + since.1), "{worker}");
+            assert_eq!(booked, row.all(), "{worker}");
         }
     }
 }

@@ -3,6 +3,7 @@
 mod claims;
 mod cost;
 mod gates;
+mod held;
 mod model;
 mod reservations;
 mod selection;

@@ -26,17 +26,18 @@ pub(super) struct Price {
     pub(super) estimated: bool,
 }
 
-/// Blocks and requests booked on a worker before and since its last report.
+/// Blocks and requests booked on a worker: seen by its last report, else before it, and since.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Booked {
+    pub(super) seen: (u64, u64),
     pub(super) before: (u64, u64),
     pub(super) since: (u64, u64),
 }
 
 impl Booked {
     pub(super) fn all(self) -> (u64, u64) {
-        let (before, since) = (self.before, self.since);
-        (before.0 + since.0, before.1 + since.1)
+        let (seen, before, since) = (self.seen, self.before, self.since);
+        (seen.0 + before.0 + since.0, seen.1 + before.1 + since.1)
     }
 }
 

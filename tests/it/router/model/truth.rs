@@ -44,6 +44,8 @@ pub(super) struct Booking {
     pub(super) end: Option<End>,
     /// The worker has reported since.
     before: bool,
+    /// What it has to compute is what it says: it has echoed this or a later ticket, or has reported three times `settle` after.
+    seen: bool,
 }
 
 /// What ended a reservation.
@@ -266,6 +268,7 @@ impl Truth {
         let worker = &self.workers[&rank];
         let (echoed, reported_at) = (worker.echoed, worker.claim.reported_at);
         let mut settle = self.config.settle();
+        let surely = settle.saturating_mul(3);
         if worker.claim.echoed > 0 && !worker.claim.misled {
             settle = settle.max(self.config.stale_after());
         }
@@ -273,6 +276,9 @@ impl Truth {
         for (number, booking) in (1..).zip(&mut self.bookings) {
             let seen_at = booking.at.checked_add(settle);
             let seen = seen_at.is_some_and(|at| reported_at >= Some(at));
+            let surely_at = booking.at.checked_add(surely);
+            let is_seen = number <= echoed || surely_at.is_some_and(|at| reported_at >= Some(at));
+            booking.seen |= booking.worker == rank && is_seen;
             let detached = booking.end.is_none() && booking.detached_at.is_some();
             if booking.worker == rank && detached {
                 booking.end = match (number <= echoed, seen) {
@@ -452,8 +458,9 @@ impl Truth {
 
     pub(super) fn booked(&self, worker: WorkerRank) -> Booked {
         Booked {
-            before: self.sum(worker, |booking| booking.before),
-            since: self.sum(worker, |booking| !booking.before),
+            seen: self.sum(worker, |booking| booking.seen),
+            before: self.sum(worker, |booking| booking.before && !booking.seen),
+            since: self.sum(worker, |booking| !booking.before && !booking.seen),
         }
     }
 
@@ -472,7 +479,7 @@ impl Truth {
         };
         let active = worker.known().map_or(0, |m| m.kv_stats.kv_active_blocks);
         let booked = self.booked(rank);
-        let used = active.max(booked.before.0) as f64 + booked.since.0 as f64;
+        let used = active.max(booked.seen.0 + booked.before.0) as f64 + booked.since.0 as f64;
         capacity.is_some_and(|capacity| used >= share * capacity)
     }
 
@@ -492,6 +499,7 @@ impl Truth {
             detached_at: None,
             end: None,
             before: false,
+            seen: false,
         });
         let worker = self.workers.get_mut(&worker).unwrap();
         worker.busy_since.get_or_insert(now);
@@ -510,6 +518,7 @@ impl Truth {
             let booked_at = booking.at;
             let of_booking = [Some(booked_at), later(booked_at, settle), expiry.flatten()];
             moments.extend(of_booking.into_iter().flatten());
+            moments.extend(later(booked_at, settle.saturating_mul(3)));
             moments.extend(later(booked_at, stale_after));
         }
         for worker in self.workers.values() {
