@@ -136,6 +136,10 @@ pub(crate) struct ComparisonOptions {
     #[arg(long, value_name = "MS", default_value = "0", value_parser = milliseconds)]
     pub(crate) report_latency: Duration,
 
+    /// Who acknowledges a snapshot, before which the next is not sent
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = AcknowledgedBy::Router)]
+    pub(crate) acknowledged_by: AcknowledgedBy,
+
     /// Routers that share the requests and don't know of each other's bookings
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) routers: u32,
@@ -226,6 +230,15 @@ impl CostOptions {
         }
         config.build()
     }
+}
+
+/// Who acknowledges a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AcknowledgedBy {
+    /// The router, whose answer travels back
+    Router,
+    /// A bridge beside the publisher, once it has passed it on
+    Bridge,
 }
 
 /// What ends a booking.

@@ -19,7 +19,7 @@ pub(crate) mod table;
 
 use std::time::Duration;
 
-use crate::engine::EngineConfig;
+use crate::{engine::EngineConfig, options::AcknowledgedBy};
 use cost::Weights;
 use feed::FeedPlan;
 use router::RouterPlan;
@@ -40,6 +40,7 @@ pub(crate) struct Scenario {
     /// From the publisher to the router, and as long back; and from the engine to the router for what it learns of its
     /// requests: their first tokens, ends and refusals.
     pub(crate) report_latency: Duration,
+    pub(crate) acknowledged_by: AcknowledgedBy,
     pub(crate) seed: u64,
     pub(crate) incidents: Vec<(Duration, Incident)>,
     /// Whether what plots need is recorded.

@@ -62,6 +62,7 @@ pub(crate) fn base(
         echo: Echo::Nothing,
         dispatch_latency: options.dispatch_latency,
         report_latency: options.report_latency,
+        acknowledged_by: options.acknowledged_by,
         seed,
         incidents: Vec::new(),
         record: false,

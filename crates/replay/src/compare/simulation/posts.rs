@@ -2,13 +2,16 @@
 
 use std::time::Instant;
 
-use actix_kv_metrics::{LoadSnapshot, Ticket};
+use actix_kv_metrics::{LoadSnapshot, SnapshotAck, Ticket};
 
 use super::Simulation;
-use crate::compare::{
-    agenda::Event,
-    feed::Feed,
-    router::{Heard, Router},
+use crate::{
+    compare::{
+        agenda::Event,
+        feed::Feed,
+        router::{Heard, Router},
+    },
+    options::AcknowledgedBy,
 };
 
 #[derive(Debug)]
@@ -67,11 +70,19 @@ impl Simulation<'_> {
                 if latency.is_zero() {
                     self.deliver(post, snapshot);
                 } else {
+                    if self.is_bridged() {
+                        let feed = &mut self.posts[post].feed;
+                        feed.handle_answer(snapshot.sequence, SnapshotAck::Applied, now);
+                    }
                     let event = Event::Delivered { post, snapshot };
                     self.agenda.enter(self.now + latency, event);
                 }
             }
         }
+    }
+
+    fn is_bridged(&self) -> bool {
+        self.scenario.acknowledged_by == AcknowledgedBy::Bridge
     }
 
     pub(super) fn deliver(&mut self, post: usize, mut snapshot: LoadSnapshot) {
@@ -89,6 +100,9 @@ impl Simulation<'_> {
         let ack = router.handle_snapshot(snapshot, now);
         if latency.is_zero() {
             feed.handle_answer(sequence, ack, now);
+        } else if self.is_bridged() {
+            // Nothing is lost on the way and nothing overtakes, so there is nothing to ask for.
+            debug_assert_eq!(ack, SnapshotAck::Applied);
         } else {
             let event = Event::Acknowledged {
                 post,
@@ -104,7 +118,7 @@ impl Simulation<'_> {
 mod tests {
     use std::{cell::RefCell, rc::Rc, time::Duration};
 
-    use actix_kv_metrics::{Coalescing, SnapshotAck};
+    use actix_kv_metrics::Coalescing;
     use clap::Parser;
 
     use super::*;
@@ -161,6 +175,23 @@ mod tests {
             );
         }
         heard
+    }
+
+    #[test]
+    fn the_next_snapshot_waits_for_the_round_trip_unless_a_bridge_acknowledges() {
+        let mut trace = Trace::synthetic(1);
+        trace.requests.truncate(300);
+        let options = Options::try_parse_from(["replay"]).unwrap().comparison;
+        let mut scenario = base(1, Coalescing::default(), &options, 1).unwrap();
+        scenario.report_latency = Duration::from_millis(50);
+        let [by_router, by_bridge] = [AcknowledgedBy::Router, AcknowledgedBy::Bridge].map(|by| {
+            scenario.acknowledged_by = by;
+            Simulation::new(&trace, &scenario).unwrap().run().unwrap()
+        });
+        // One in 100 ms, and one at the start, which takes no time.
+        let round_trips = by_router.virtual_seconds / 0.1;
+        assert!((by_router.messages as f64) < round_trips + 3.0);
+        assert!(by_bridge.messages > 2 * by_router.messages);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(crate) enum Topic {
     Size,
     /// 1, 2, 4 and 8 routers
     Routers,
-    /// Reports that take 0, 2, 10 and 50 ms
+    /// Reports that take 0, 2, 10 and 50 ms, acknowledged by the router or by a bridge
     Reports,
     /// Requests that take 2, 20 and 100 ms to their engine
     Dispatch,

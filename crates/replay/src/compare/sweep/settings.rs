@@ -12,7 +12,7 @@ use crate::{
         rows::main_rows,
         runner::run_all,
     },
-    options::BookedUntil,
+    options::{AcknowledgedBy, BookedUntil},
     trace::Trace,
 };
 
@@ -80,7 +80,7 @@ impl Plan {
             Topic::Load => RATES.map(at_rate).into(),
             Topic::Size => SIZES.map(|size| self.of_size(size)).into(),
             Topic::Routers => ROUTERS.map(with_routers).into(),
-            Topic::Reports => REPORT_LATENCIES.map(reporting_in).into(),
+            Topic::Reports => REPORTS.map(reporting_in).into(),
             Topic::Dispatch => DISPATCH_LATENCIES.map(dispatching_in).into(),
             Topic::Booking => BOOKINGS.map(booking_until).into(),
             Topic::Engines => FLEETS.map(of_engines).into(),
@@ -123,10 +123,16 @@ fn with_routers(routers: usize) -> Setting {
     setting(name, move |scenario, _| scenario.routers = routers)
 }
 
-fn reporting_in(milliseconds: u64) -> Setting {
+fn reporting_in((milliseconds, acknowledged_by): (u64, AcknowledgedBy)) -> Setting {
     let latency = Duration::from_millis(milliseconds);
-    let name = format!("{milliseconds} ms");
-    setting(name, move |scenario, _| scenario.report_latency = latency)
+    let name = match acknowledged_by {
+        AcknowledgedBy::Router => format!("{milliseconds} ms"),
+        AcknowledgedBy::Bridge => format!("{milliseconds} ms, bridge"),
+    };
+    setting(name, move |scenario, _| {
+        scenario.report_latency = latency;
+        scenario.acknowledged_by = acknowledged_by;
+    })
 }
 
 fn dispatching_in(milliseconds: u64) -> Setting {
@@ -178,7 +184,14 @@ fn incidents() -> Vec<Setting> {
 const RATES: [f64; 5] = [0.25, 0.5, 0.75, 1.0, 1.25];
 const SIZES: [usize; 3] = [4, 16, 64];
 const ROUTERS: [usize; 4] = [1, 2, 4, 8];
-const REPORT_LATENCIES: [u64; 4] = [0, 2, 10, 50];
+const REPORTS: [(u64, AcknowledgedBy); 6] = [
+    (0, AcknowledgedBy::Router),
+    (2, AcknowledgedBy::Router),
+    (10, AcknowledgedBy::Router),
+    (50, AcknowledgedBy::Router),
+    (10, AcknowledgedBy::Bridge),
+    (50, AcknowledgedBy::Bridge),
+];
 const DISPATCH_LATENCIES: [u64; 3] = [2, 20, 100];
 const BOOKINGS: [(&str, BookedUntil); 5] = [
     ("held, first token", BookedUntil::FirstToken),
