@@ -62,6 +62,8 @@
 mod built;
 mod config;
 mod metrics;
+#[cfg(feature = "metrics")]
+pub mod observe;
 mod publisher;
 mod router;
 pub mod sans_io;
@@ -96,7 +98,7 @@ pub use crate::{
     router::{GetLoads, GetRouterStats, Release, RouterActor, RouterStats, Selection},
     sans_io::{
         coalescer::CoalescerCounts,
-        counts::TableCounts,
+        counts::{Refusals, TableCounts},
         link::{LinkCounts, LinkId},
         loads::{Freshness, Loads, RankLoad},
         selection::{Candidates, Cost, SelectError, SelectWorker},

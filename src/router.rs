@@ -178,6 +178,8 @@ pub struct RouterActor {
     /// What is done in pieces, the first of it in part: a large snapshot, a large answer, and what came after it.
     work: VecDeque<Work>,
     turns: Turns,
+    #[cfg(feature = "metrics")]
+    observed: crate::observe::ObservedRouter,
     address: Option<WeakAddr<Self>>,
     /// Dropped with the actor, however it ends: whoever holds the other end learns of it.
     _alive: Option<oneshot::Sender<()>>,
@@ -227,6 +229,8 @@ impl RouterActor {
             table: LoadTable::new(config),
             work: VecDeque::new(),
             turns: Turns::default(),
+            #[cfg(feature = "metrics")]
+            observed: Default::default(),
             address: None,
             _alive: None,
         }
@@ -262,6 +266,8 @@ impl RouterActor {
     fn begin_message(&mut self, ctx: &mut Context<Self>) -> Instant {
         let now = actix::clock::Instant::now().into_std();
         self.turns.handle_message(ctx, now);
+        #[cfg(feature = "metrics")]
+        self.observed.begin_message(&mut self.table, now);
         now
     }
 }
@@ -271,6 +277,11 @@ impl Actor for RouterActor {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.address = Some(ctx.address().downgrade());
+    }
+
+    #[cfg(feature = "metrics")]
+    fn stopped(&mut self, _: &mut Context<Self>) {
+        self.observed.end(&mut self.table);
     }
 }
 
@@ -361,6 +372,8 @@ impl Handler<SelectWorker> for RouterActor {
             cost = %placement.cost,
             "selected"
         );
+        #[cfg(feature = "metrics")]
+        self.observed.note_choice(&placement.cost);
         Ok(Selection {
             placement,
             router: self.address.clone(),
@@ -417,6 +430,16 @@ impl Handler<GetRouterStats> for RouterActor {
         let (answer, stats) = oneshot::channel();
         self.begin(ctx, now, Work::Count(answer));
         Later(stats)
+    }
+}
+
+#[cfg(feature = "metrics")]
+impl Handler<crate::observe::Observe> for RouterActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: crate::observe::Observe, ctx: &mut Context<Self>) {
+        let now = self.begin_message(ctx);
+        self.observed.observe(msg, &mut self.table, now);
     }
 }
 

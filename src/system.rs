@@ -42,6 +42,8 @@ struct Shared {
     router: RwLock<Present>,
     /// What the first shutdown answered.
     ended: Arc<OnceLock<FlushReport>>,
+    #[cfg(feature = "metrics")]
+    observed: crate::observe::ObservedHandle,
 }
 
 /// The router that runs just now.
@@ -100,6 +102,8 @@ impl KvMetrics {
                 closing: false,
             }),
             ended,
+            #[cfg(feature = "metrics")]
+            observed: Default::default(),
         });
         let guarded = Arc::downgrade(&shared);
         actix_rt::spawn(async move {
@@ -118,6 +122,11 @@ impl KvMetrics {
     /// The newest router: valid until it dies, after which [`select`](Self::select) uses the one that replaces it.
     pub fn router(&self) -> Addr<RouterActor> {
         self.0.read().address.clone()
+    }
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn observed(&self) -> &crate::observe::ObservedHandle {
+        &self.0.observed
     }
 
     /// Announces a worker, and gives it what it reports with.
@@ -161,11 +170,11 @@ impl KvMetrics {
         let answer = {
             let present = self.0.read();
             if present.closing || present.state != RouterState::Running {
-                return Err(present.nobody());
+                return Err(self.0.refuse(&present));
             }
             present.address.send(request)
         };
-        (answer.await).unwrap_or_else(|_| Err(self.0.read().nobody()))
+        (answer.await).unwrap_or_else(|_| Err(self.0.refuse(&self.0.read())))
     }
 
     /// Takes in what was reported before, tells it to the router and to everything else attached, and stops the
@@ -221,6 +230,14 @@ impl Shared {
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, Present> {
         self.router.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request is not placed, and no router says why.
+    fn refuse(&self, present: &Present) -> SelectError {
+        let error = present.nobody();
+        #[cfg(feature = "metrics")]
+        self.observed.note_refusal(error);
+        error
     }
 
     /// A shutdown begins. Who holds the router's own address learns that from the router.

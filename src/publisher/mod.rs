@@ -33,6 +33,8 @@ pub(crate) mod flush;
 mod intake;
 mod lease;
 pub(crate) mod messages;
+#[cfg(feature = "metrics")]
+mod observed;
 pub(crate) mod reporter;
 pub(crate) mod routers;
 pub(crate) mod stats;
@@ -89,6 +91,8 @@ pub struct PublisherActor {
     /// Those that wait for the end of a shutdown.
     closing: Waiters,
     counts: PublisherStats,
+    #[cfg(feature = "metrics")]
+    observed: crate::observe::ObservedPublisher,
 }
 
 impl PublisherActor {
@@ -116,6 +120,8 @@ impl PublisherActor {
             waiters: Waiters::default(),
             closing: Waiters::default(),
             counts: PublisherStats::default(),
+            #[cfg(feature = "metrics")]
+            observed: Default::default(),
         }
     }
 
@@ -187,6 +193,8 @@ impl PublisherActor {
                 continue;
             };
             built::note(self.id, snapshot.sequence, link.built_at());
+            #[cfg(feature = "metrics")]
+            self.observed.note_snapshot(link.counts().last_age);
             tracing::debug!(link = %link.id(), sequence = snapshot.sequence, workers = snapshot.workers.len(), "snapshot");
             attached.ack = Some(Ack {
                 sequence: snapshot.sequence,
@@ -351,7 +359,10 @@ impl PublisherActor {
                     // and be believed again once its successor is idle.
                     ctx.stop();
                 }
-                (attached.link).handle_delivery(ack.sequence, delivery, now());
+                let now = now();
+                #[cfg(feature = "metrics")]
+                self.observed.note_delivery(&attached.link, now);
+                (attached.link).handle_delivery(ack.sequence, delivery, now);
                 attached.ack = None;
                 answered = true;
             }
@@ -399,6 +410,11 @@ impl Actor for PublisherActor {
             self.hand_over();
         }
         Running::Stop
+    }
+
+    #[cfg(feature = "metrics")]
+    fn stopped(&mut self, _: &mut Context<Self>) {
+        self.tell_counts();
     }
 }
 

@@ -68,6 +68,9 @@ pub(super) struct Attached {
     pub(super) link: Link,
     pub(super) router: Recipient<LoadSnapshot>,
     pub(super) ack: Option<Ack>,
+    /// What was told of its counters.
+    #[cfg(feature = "metrics")]
+    pub(crate) told: crate::observe::Told,
 }
 
 pub(super) struct Ack {
@@ -119,6 +122,8 @@ impl Handler<AttachRouter> for PublisherActor {
             link: if msg.guarded { link.guarded() } else { link },
             router: msg.router,
             ack: None,
+            #[cfg(feature = "metrics")]
+            told: Default::default(),
         });
         self.drive(ctx, now);
         MessageResult(id)
@@ -134,6 +139,8 @@ impl Handler<DetachRouter> for PublisherActor {
         let Some(place) = place else {
             return false;
         };
+        #[cfg(feature = "metrics")]
+        self.tell_counts();
         let attached = self.attached.remove(place);
         attached.router.do_send(self.closed());
         self.drive(ctx, now);

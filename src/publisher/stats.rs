@@ -106,7 +106,7 @@ pub struct LinkPending {
     pub ages: Vec<(WorkerRank, Duration)>,
 }
 
-fn in_flight_for(link: &Link, now: Instant) -> Option<Duration> {
+pub(crate) fn in_flight_for(link: &Link, now: Instant) -> Option<Duration> {
     match link.state() {
         LinkState::InFlight { since, .. } => Some(now.saturating_duration_since(since)),
         _ => None,

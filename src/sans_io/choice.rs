@@ -92,7 +92,7 @@ impl LoadTable {
         now: Instant,
     ) -> Result<Placement, SelectError> {
         if self.closed {
-            self.counts.not_selected += 1;
+            self.counts.refuse(SelectError::ShuttingDown);
             return Err(SelectError::ShuttingDown);
         }
         let mut expired = self.expire(now);
@@ -102,7 +102,7 @@ impl LoadTable {
             expired = self.expire(now);
             chosen = self.least_cost(request);
         }
-        let chosen = chosen.inspect_err(|_| self.counts.not_selected += 1)?;
+        let chosen = chosen.inspect_err(|error| self.counts.refuse(*error))?;
         let row = self.rows.get(chosen.row).ok_or(SelectError::NoWorkers)?;
         let worker = self.roster.worker(chosen.row);
         let missing = request.blocks.saturating_sub(chosen.overlap);

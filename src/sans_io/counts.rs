@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::selection::SelectError;
 #[cfg(doc)]
 use crate::snapshot::SnapshotAck;
 
@@ -39,6 +40,8 @@ pub struct TableCounts {
     pub selected: u64,
     /// Choices that could not be made.
     pub not_selected: u64,
+    /// Why they could not.
+    pub refusals: Refusals,
     /// Reservations that their holder ended, those of failed requests too.
     pub released: u64,
     /// Requests among them that their worker did not take.
@@ -57,4 +60,42 @@ pub struct TableCounts {
     pub expired: u64,
     /// Times a worker with reservations went silent for too long.
     pub went_stale: u64,
+}
+
+/// Choices that could not be made, by reason: `not_selected` is their sum.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Refusals {
+    /// [`SelectError::NoWorkers`].
+    pub no_workers: u64,
+    /// [`SelectError::AllSaturated`].
+    pub all_saturated: u64,
+    /// [`SelectError::UnknownWorker`].
+    pub unknown_worker: u64,
+    /// [`SelectError::NoneAllowed`].
+    pub none_allowed: u64,
+    /// [`SelectError::ShuttingDown`].
+    pub shutting_down: u64,
+    /// [`SelectError::TooLarge`].
+    pub too_large: u64,
+}
+
+impl TableCounts {
+    /// A choice could not be made.
+    #[cold]
+    pub(super) fn refuse(&mut self, error: SelectError) {
+        let reasons = &mut self.refusals;
+        let reason = match error {
+            SelectError::NoWorkers => &mut reasons.no_workers,
+            SelectError::AllSaturated => &mut reasons.all_saturated,
+            SelectError::UnknownWorker => &mut reasons.unknown_worker,
+            SelectError::NoneAllowed => &mut reasons.none_allowed,
+            SelectError::ShuttingDown => &mut reasons.shutting_down,
+            SelectError::TooLarge => &mut reasons.too_large,
+            // Who asks a table has one.
+            SelectError::Unavailable => return,
+        };
+        *reason += 1;
+        self.not_selected += 1;
+    }
 }

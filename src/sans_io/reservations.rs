@@ -27,6 +27,9 @@ pub(crate) struct Reservations {
     /// The detached ones of each worker.
     detached_links: Links<ReservationSlot>,
     rows: BySlot<RowSlot, Booked>,
+    /// When those were booked that ended since they were asked for last; `None`: nobody asks.
+    #[cfg(feature = "metrics")]
+    ended: Option<Vec<Instant>>,
 }
 
 /// Place of an outstanding reservation.
@@ -165,6 +168,8 @@ impl Reservations {
             row_links: Links::default(),
             detached_links: Links::default(),
             rows: BySlot::new(Booked::NOTHING),
+            #[cfg(feature = "metrics")]
+            ended: None,
         }
     }
 
@@ -268,6 +273,12 @@ impl Reservations {
             front = self.detached_links.next(first);
             back = self.detached_links.previous(last);
         }
+    }
+
+    /// When those were booked that ended since the last call. The first call begins to note them; whoever makes it goes on to.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn ended(&mut self) -> std::vec::Drain<'_, Instant> {
+        self.ended.get_or_insert_default().drain(..)
     }
 
     /// Ends the reservation under `ticket`; the row it was on, if it was outstanding.
@@ -426,6 +437,10 @@ impl Reservations {
             self.age_links.remove(&mut self.by_age, slot);
         }
         self.by_number.remove(reservation.number);
+        #[cfg(feature = "metrics")]
+        if let Some(ended) = &mut self.ended {
+            ended.push(reservation.booked_at);
+        }
         if self.by_number.len() == 0 && self.outstanding.slots() > FEW {
             self.give_back();
         }

@@ -134,6 +134,12 @@ impl LoadTable {
         self.reservations.len()
     }
 
+    /// When the reservations were booked that ended since the last call. Whoever calls it once has to go on to.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn ended(&mut self) -> impl Iterator<Item = Instant> {
+        self.reservations.ended()
+    }
+
     /// Its counters.
     pub fn counts(&self) -> TableCounts {
         self.counts

@@ -87,7 +87,7 @@ impl KvMetrics {
         self.0.read().address.do_send(Release { ticket });
     }
 
-    async fn ask_router<M>(&self, question: M) -> Result<M::Result, AskError>
+    pub(crate) async fn ask_router<M>(&self, question: M) -> Result<M::Result, AskError>
     where
         M: Message<Result: Send> + Send + 'static,
         RouterActor: Handler<M>,

@@ -9,6 +9,7 @@ mod coalescer;
 mod faults;
 mod fuzz;
 mod link;
+mod observe;
 mod publisher;
 mod questions;
 mod router;
