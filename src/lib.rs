@@ -45,6 +45,11 @@
 //!   no single message shuts anybody out for longer.
 //! - **Ending.** [`KvMetrics::shutdown`] takes in what was reported before it and says what did not arrive.
 //!
+//! # Guides
+//!
+//! [`docs`]: put it into your application, blocks and overlaps, engines, operation, several models, migration, tests. The
+//! feature `metrics` has its metrics on the page that Prometheus scrapes (module `observe`).
+//!
 //! # What is not promised
 //!
 //! - Windows under 1 ms: tokio's timers tick in milliseconds.
@@ -61,6 +66,7 @@
 
 mod built;
 mod config;
+pub mod docs;
 mod metrics;
 #[cfg(feature = "metrics")]
 pub mod observe;
