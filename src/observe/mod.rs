@@ -8,7 +8,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use actix::Message;
@@ -119,7 +119,7 @@ impl ObservedPublisher {
 
     /// A snapshot is on its way.
     #[inline]
-    pub(crate) fn note_snapshot(&self, age: std::time::Duration) {
+    pub(crate) fn note_snapshot(&self, age: Duration) {
         if let Some(instruments) = &self.instruments {
             instruments.age_of_information.record(age);
         }
@@ -182,9 +182,11 @@ impl ObservedRouter {
         self.tell(table);
     }
 
-    /// The router is gone.
+    /// The router is gone. If it panicked, its table may be in any state.
     pub(crate) fn end(&mut self, table: &mut LoadTable) {
-        if let Some(measuring) = &self.measuring {
+        if let Some(measuring) = &self.measuring
+            && !std::thread::panicking()
+        {
             measuring.take_ended(table);
             self.tell(table);
         }

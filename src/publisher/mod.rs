@@ -414,7 +414,9 @@ impl Actor for PublisherActor {
 
     #[cfg(feature = "metrics")]
     fn stopped(&mut self, _: &mut Context<Self>) {
-        self.tell_counts();
+        if !std::thread::panicking() {
+            self.tell_counts();
+        }
     }
 }
 
