@@ -37,6 +37,8 @@
 //! - **Choice.** [`SelectWorker`] chooses the worker of least [`Cost`] and books the request on it in one step, so that
 //!   requests between two snapshots do not pile up on one worker. The [`Selection`] is a guard of that reservation: hold
 //!   it until the first token, or leave it to the worker's reports with [`Selection::into_ticket`].
+//! - **Waiting.** [`KvMetrics::select_within`] waits for room where no worker has any: first come first served, and before any
+//!   new request. A router has a timer, one as a publisher's, only while somebody waits.
 //! - **Time.** What a router infers (seen, stale, full) goes by when a worker *reported*, changed or not, never by when a
 //!   snapshot arrived. That a worker still reports the same is told within `minor_delay`; who does not report costs
 //!   nothing.
@@ -104,7 +106,7 @@ pub use crate::{
     router::{GetLoads, GetRouterStats, Release, RouterActor, RouterStats, Selection},
     sans_io::{
         coalescer::CoalescerCounts,
-        counts::{Refusals, TableCounts},
+        counts::{Refusals, TableCounts, WaitingCounts},
         link::{LinkCounts, LinkId},
         loads::{Freshness, Loads, RankLoad},
         selection::{Candidates, Cost, SelectError, SelectWorker},

@@ -15,14 +15,20 @@ use crate::{
     metrics::WorkerRank,
     sans_io::{
         choice::Placement,
-        counts::TableCounts,
+        counts::{TableCounts, WaitingCounts},
         loads::{Loads, PartialLoads},
         selection::{Cost, SelectError, SelectWorker},
         table::{LoadTable, PartialSnapshot},
+        waiting::WaitingRoom,
     },
     snapshot::{LoadSnapshot, SnapshotAck, SnapshotRejected, Ticket},
+    timer::{DeadlineTimer, TimerCounts},
     turns::Turns,
 };
+
+pub(crate) mod waiting;
+
+use self::waiting::{Asked, ServeMore};
 
 impl Message for SelectWorker {
     type Result = Result<Selection, SelectError>;
@@ -145,16 +151,10 @@ pub struct RouterStats {
     pub outstanding: usize,
     /// The table's counters.
     pub table: TableCounts,
-}
-
-impl RouterStats {
-    fn of(table: &LoadTable) -> Self {
-        Self {
-            workers: table.len(),
-            outstanding: table.outstanding(),
-            table: table.counts(),
-        }
-    }
+    /// Requests that wait for room.
+    pub waiting: WaitingCounts,
+    /// Its timer, which is armed only while a request waits.
+    pub timer: TimerCounts,
 }
 
 /// The system to which a router belongs is shutting down: it places no more requests.
@@ -175,6 +175,9 @@ impl Message for StopRouter {
 #[derive(Debug)]
 pub struct RouterActor {
     table: LoadTable,
+    waiting: WaitingRoom<Asked>,
+    /// Armed while somebody waits.
+    timer: DeadlineTimer,
     /// What is done in pieces, the first of it in part: a large snapshot, a large answer, and what came after it.
     work: VecDeque<Work>,
     turns: Turns,
@@ -196,7 +199,8 @@ enum Work {
 
 impl Work {
     /// Does a piece of it. Nothing is left of it once it is done.
-    fn go_on(self, table: &mut LoadTable, now: Instant) -> Option<Self> {
+    fn go_on(self, router: &mut RouterActor, now: Instant) -> Option<Self> {
+        let table = &mut router.table;
         // Nobody listens if who asked is gone.
         match self {
             Self::TakeOver(mut snapshot, answer) => {
@@ -212,10 +216,10 @@ impl Work {
                 }
             }
             Self::Count(answer) => {
-                if !table.expire(now) {
+                if !router.table.expire(now) {
                     return Some(Self::Count(answer));
                 }
-                let _ = answer.send(RouterStats::of(table));
+                let _ = answer.send(router.stats());
             }
         }
         None
@@ -226,6 +230,8 @@ impl RouterActor {
     /// A router that knows no worker.
     pub fn new(config: RouterConfig) -> Self {
         Self {
+            waiting: WaitingRoom::new(config.max_waiting()),
+            timer: DeadlineTimer::default(),
             table: LoadTable::new(config),
             work: VecDeque::new(),
             turns: Turns::default(),
@@ -247,7 +253,7 @@ impl RouterActor {
     /// Does the first piece of it at once, unless other work comes before it.
     fn begin(&mut self, ctx: &mut Context<Self>, now: Instant, work: Work) {
         let rest = if self.work.is_empty() {
-            work.go_on(&mut self.table, now)
+            work.go_on(self, now)
         } else {
             Some(work)
         };
@@ -261,6 +267,40 @@ impl RouterActor {
         if self.work.len() == 1 {
             ctx.address().do_send(GoOn);
         }
+    }
+
+    fn stats(&self) -> RouterStats {
+        RouterStats {
+            workers: self.table.len(),
+            outstanding: self.table.outstanding(),
+            table: self.table.counts(),
+            waiting: self.waiting.counts(),
+            timer: self.timer.counts(),
+        }
+    }
+
+    /// Tells what became of a request.
+    fn selection(
+        &self,
+        request: &SelectWorker,
+        chosen: Result<Placement, SelectError>,
+    ) -> Result<Selection, SelectError> {
+        let placement = chosen
+            .inspect_err(|error| tracing::debug!(blocks = request.blocks, %error, "refused"))?;
+        tracing::debug!(
+            worker = %placement.worker,
+            ticket = %placement.ticket,
+            blocks = request.blocks,
+            overlap = request.overlap_of(placement.worker),
+            cost = %placement.cost,
+            "selected"
+        );
+        #[cfg(feature = "metrics")]
+        self.observed.note_choice(&placement.cost);
+        Ok(Selection {
+            placement,
+            router: self.address.clone(),
+        })
     }
 
     fn begin_message(&mut self, ctx: &mut Context<Self>) -> Instant {
@@ -285,7 +325,12 @@ impl Actor for RouterActor {
     }
 }
 
-impl Supervised for RouterActor {}
+impl Supervised for RouterActor {
+    fn restarting(&mut self, ctx: &mut Context<Self>) {
+        self.timer.handle_restart();
+        ctx.address().do_send(ServeMore);
+    }
+}
 
 impl Handler<LoadSnapshot> for RouterActor {
     type Result = Response<Result<SnapshotAck, SnapshotRejected>>;
@@ -297,12 +342,14 @@ impl Handler<LoadSnapshot> for RouterActor {
         if let Some(built_at) = built_at {
             snapshot = snapshot.built_at(built_at);
         }
-        if self.work.is_empty()
-            && let Some(ack) = self
+        if self.work.is_empty() {
+            let ack = self
                 .table
-                .continue_snapshot(&mut snapshot, WORKERS_A_TURN, now)
-        {
-            return Response::reply(Ok(ack));
+                .continue_snapshot(&mut snapshot, WORKERS_A_TURN, now);
+            self.end_message(ctx, now);
+            if let Some(ack) = ack {
+                return Response::reply(Ok(ack));
+            }
         }
         let (answer, ack) = oneshot::channel();
         self.queue(ctx, Work::TakeOver(snapshot, answer));
@@ -344,10 +391,11 @@ impl Handler<GoOn> for RouterActor {
     fn handle(&mut self, _: GoOn, ctx: &mut Context<Self>) {
         let now = self.begin_message(ctx);
         if let Some(work) = self.work.pop_front()
-            && let Some(rest) = work.go_on(&mut self.table, now)
+            && let Some(rest) = work.go_on(self, now)
         {
             self.work.push_front(rest);
         }
+        self.end_message(ctx, now);
         if !self.work.is_empty() {
             ctx.address().do_send(GoOn);
             self.turns.give_way(ctx);
@@ -360,24 +408,9 @@ impl Handler<SelectWorker> for RouterActor {
 
     fn handle(&mut self, msg: SelectWorker, ctx: &mut Context<Self>) -> Self::Result {
         let now = self.begin_message(ctx);
-        let placement = self
-            .table
-            .select(&msg, now)
-            .inspect_err(|error| tracing::debug!(blocks = msg.blocks, %error, "refused"))?;
-        tracing::debug!(
-            worker = %placement.worker,
-            ticket = %placement.ticket,
-            blocks = msg.blocks,
-            overlap = msg.overlap_of(placement.worker),
-            cost = %placement.cost,
-            "selected"
-        );
-        #[cfg(feature = "metrics")]
-        self.observed.note_choice(&placement.cost);
-        Ok(Selection {
-            placement,
-            router: self.address.clone(),
-        })
+        self.serve_before_others(ctx, now);
+        let chosen = self.table.select(&msg, now);
+        self.selection(&msg, chosen)
     }
 }
 
@@ -385,8 +418,10 @@ impl Handler<Release> for RouterActor {
     type Result = bool;
 
     fn handle(&mut self, msg: Release, ctx: &mut Context<Self>) -> bool {
-        self.begin_message(ctx);
-        self.table.release(msg.ticket)
+        let now = self.begin_message(ctx);
+        let released = self.table.release(msg.ticket);
+        self.end_message(ctx, now);
+        released
     }
 }
 
@@ -398,6 +433,7 @@ impl Handler<Failed> for RouterActor {
         if let Some(length) = self.table.fail(placement.ticket, now) {
             tracing::info!(worker = %placement.worker, ?length, "a worker that did not take a request cools");
         }
+        self.end_message(ctx, now);
     }
 }
 
@@ -408,6 +444,7 @@ impl Handler<Detach> for RouterActor {
         let now = self.begin_message(ctx);
         // It may have ended with its worker's life.
         self.table.detach(msg.ticket, now);
+        self.end_message(ctx, now);
     }
 }
 
@@ -418,6 +455,7 @@ impl Handler<GetLoads> for RouterActor {
         let now = self.begin_message(ctx);
         let (answer, loads) = oneshot::channel();
         self.begin(ctx, now, Work::Collect(PartialLoads::default(), answer));
+        self.end_message(ctx, now);
         Later(loads)
     }
 }
@@ -428,7 +466,9 @@ impl Handler<GetRouterStats> for RouterActor {
     fn handle(&mut self, _: GetRouterStats, ctx: &mut Context<Self>) -> Self::Result {
         let now = self.begin_message(ctx);
         let (answer, stats) = oneshot::channel();
+        self.end_message(ctx, now);
         self.begin(ctx, now, Work::Count(answer));
+        self.end_message(ctx, now);
         Later(stats)
     }
 }
@@ -446,8 +486,10 @@ impl Handler<crate::observe::Observe> for RouterActor {
 impl Handler<CloseRouter> for RouterActor {
     type Result = ();
 
-    fn handle(&mut self, _: CloseRouter, _: &mut Context<Self>) {
+    fn handle(&mut self, _: CloseRouter, ctx: &mut Context<Self>) {
+        let now = self.begin_message(ctx);
         self.table.close();
+        self.end_message(ctx, now);
     }
 }
 

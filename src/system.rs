@@ -1,12 +1,12 @@
 //! Starts the actors, wires them, guards them, and shuts them down.
 
 use std::{
-    sync::{Arc, OnceLock, PoisonError, RwLock, Weak},
+    sync::{Arc, OnceLock, PoisonError, RwLock, Weak, atomic::AtomicU64},
     time::Duration,
 };
 
 use actix::{Actor, Addr, ArbiterHandle, Context};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::{
     metrics::WorkerRank,
@@ -26,6 +26,7 @@ use crate::{
 
 mod questions;
 mod settings;
+mod waiting;
 
 pub use self::{questions::AskError, settings::KvMetricsConfig};
 
@@ -44,6 +45,10 @@ struct Shared {
     ended: Arc<OnceLock<FlushReport>>,
     #[cfg(feature = "metrics")]
     observed: crate::observe::ObservedHandle,
+    /// Another router runs, or a shutdown has begun.
+    router_changed: Notify,
+    /// The order of those who wait, which outlives a router.
+    next_number: AtomicU64,
 }
 
 /// The router that runs just now.
@@ -104,6 +109,8 @@ impl KvMetrics {
             ended,
             #[cfg(feature = "metrics")]
             observed: Default::default(),
+            router_changed: Notify::new(),
+            next_number: AtomicU64::new(0),
         });
         let guarded = Arc::downgrade(&shared);
         actix_rt::spawn(async move {
@@ -152,18 +159,25 @@ impl KvMetrics {
         let request = request.in_order();
         match self.select_once(request.clone()).await {
             Err(unknown @ (NoWorkers | NoneAllowed | UnknownWorker)) => {
-                let announced = AwaitAnnounced {
-                    router: self.router().recipient(),
-                    within: NEWS_WITHIN,
-                };
-                // The publisher keeps the time itself, unless its arbiter is blocked.
-                match heard_within(NEWS_WITHIN, self.0.door.publisher().send(announced)).await {
-                    Some(Err(_)) if !self.0.read().closing => Err(unknown),
-                    Some(_) | None => self.select_once(request).await,
+                if self.hear_news(NEWS_WITHIN).await || self.0.read().closing {
+                    self.select_once(request).await
+                } else {
+                    Err(unknown)
                 }
             }
             answer => answer,
         }
+    }
+
+    /// Waits until the router knows the workers that were announced before. `false`: there is no publisher.
+    async fn hear_news(&self, within: Duration) -> bool {
+        let announced = AwaitAnnounced {
+            router: self.router().recipient(),
+            within,
+        };
+        // The publisher keeps the time itself, unless its arbiter is blocked.
+        let heard = heard_within(within, self.0.door.publisher().send(announced)).await;
+        !matches!(heard, Some(Err(_)))
     }
 
     async fn select_once(&self, request: SelectWorker) -> Result<Selection, SelectError> {
@@ -245,6 +259,7 @@ impl Shared {
         let mut present = self.write();
         present.closing = true;
         present.address.do_send(CloseRouter);
+        self.router_changed.notify_waiters();
     }
 
     fn stop_router(&self) {
@@ -268,6 +283,7 @@ impl Shared {
             }
             present.address = router;
             present.state = RouterState::Running;
+            self.router_changed.notify_waiters();
         }
         true
     }

@@ -82,6 +82,11 @@ impl RouterConfig {
         self.0.stale_after
     }
 
+    /// Requests that wait for room at most.
+    pub fn max_waiting(&self) -> usize {
+        self.0.max_waiting
+    }
+
     /// Publishers that are heard at most.
     pub fn max_publishers(&self) -> usize {
         self.0.max_publishers
@@ -112,6 +117,7 @@ pub struct RouterConfigBuilder {
     reservation_ttl: Duration,
     #[serde(with = "duration")]
     stale_after: Duration,
+    max_waiting: usize,
     max_publishers: usize,
     max_workers: usize,
 }
@@ -131,6 +137,7 @@ impl Default for RouterConfigBuilder {
             settle: Duration::from_millis(50),
             reservation_ttl: Duration::from_secs(30),
             stale_after: Duration::from_secs(5),
+            max_waiting: MAX_WAITING,
             max_publishers: MAX_PUBLISHERS,
             max_workers: MAX_WORKERS,
         }
@@ -232,6 +239,14 @@ impl RouterConfigBuilder {
         self
     }
 
+    /// Requests that wait for room at most ([`select_within`](crate::KvMetrics::select_within)): one more is answered at once.
+    /// 0: none waits. Default 1,024.
+    #[must_use]
+    pub fn max_waiting(mut self, most: usize) -> Self {
+        self.max_waiting = most;
+        self
+    }
+
     /// Publishers that are heard at most. One more displaces the one without workers that has been silent for longest; if
     /// all have workers, its snapshots are answered [`Superseded`](crate::SnapshotAck::Superseded). Default 65,536.
     #[must_use]
@@ -252,7 +267,7 @@ impl RouterConfigBuilder {
     ///
     /// # Errors
     ///
-    /// Unless the weights and `tie_width` are from 0 to 10^9, `block_tokens` is at least 1, `0 < saturation ≤ 1`, and the limits at least 1.
+    /// Unless the weights and `tie_width` are from 0 to 10^9, `block_tokens` is at least 1, `0 < saturation ≤ 1`, and the other limits at least 1 (`max_waiting` may be 0).
     pub fn build(self) -> Result<RouterConfig, ConfigError> {
         for (field, weight) in [
             ("overlap_weight", self.overlap_weight),
@@ -316,6 +331,8 @@ const BLOCK_TOKENS: u32 = 64;
 const TIE_WIDTH: f64 = 200.0;
 /// Keeps every cost finite: 10^9 × 2^64 blocks × 2^32 tokens is far below the largest float.
 const MAX_WEIGHT: f64 = 1e9;
+/// More than a fleet of any size that answers in time takes in within some seconds; some 0.5 MiB.
+const MAX_WAITING: usize = 1024;
 /// One publisher a worker in the largest fleets known, several times over; some 10 MiB.
 const MAX_PUBLISHERS: usize = 65_536;
 /// Ten times the largest fleet that was tried; some 0.5 GiB.

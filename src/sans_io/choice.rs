@@ -91,8 +91,18 @@ impl LoadTable {
         request: &SelectWorker,
         now: Instant,
     ) -> Result<Placement, SelectError> {
+        self.choose(request, now)
+            .inspect_err(|error| self.counts.refuse(*error))
+    }
+
+    /// The same for a request with its overlaps in order; that there is no choice is not counted.
+    #[inline(always)]
+    pub(super) fn choose(
+        &mut self,
+        request: &SelectWorker,
+        now: Instant,
+    ) -> Result<Placement, SelectError> {
         if self.closed {
-            self.counts.refuse(SelectError::ShuttingDown);
             return Err(SelectError::ShuttingDown);
         }
         let mut expired = self.expire(now);
@@ -102,7 +112,7 @@ impl LoadTable {
             expired = self.expire(now);
             chosen = self.least_cost(request);
         }
-        let chosen = chosen.inspect_err(|error| self.counts.refuse(*error))?;
+        let chosen = chosen?;
         let row = self.rows.get(chosen.row).ok_or(SelectError::NoWorkers)?;
         let worker = self.roster.worker(chosen.row);
         let missing = request.blocks.saturating_sub(chosen.overlap);

@@ -38,7 +38,7 @@ pub struct TableCounts {
     pub unknown_tickets: u64,
     /// Choices made.
     pub selected: u64,
-    /// Choices that could not be made.
+    /// Choices that could not be made, those that were waited for too.
     pub not_selected: u64,
     /// Why they could not.
     pub refusals: Refusals,
@@ -98,4 +98,26 @@ impl TableCounts {
         *reason += 1;
         self.not_selected += 1;
     }
+}
+
+/// Counters of requests that wait for room. `waited = served + timed_out + gave_up + hopeless + waiting`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct WaitingCounts {
+    /// Requests that wait now.
+    pub waiting: usize,
+    /// Requests that had to wait.
+    pub waited: u64,
+    /// Those that were placed.
+    pub served: u64,
+    /// Those that waited as long as they would, for nothing.
+    pub timed_out: u64,
+    /// Those that nobody wanted an answer to any more.
+    pub gave_up: u64,
+    /// Those that nobody could have taken later either: the worker that was waited for left, or a shutdown began.
+    pub hopeless: u64,
+    /// Requests that did not wait because `max_waiting` did already.
+    pub refused: u64,
+    /// Choices tried for those that waited.
+    pub tries: u64,
 }

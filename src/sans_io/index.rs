@@ -3,6 +3,7 @@
 //! Costs are numbered here: see [`Ties`](super::ties::Ties).
 
 use super::{
+    freed::Freed,
     slots::{BySlot, RowSlot, room_for},
     tournament::{Near, Tournament},
 };
@@ -104,6 +105,8 @@ impl Holds {
 pub(super) struct CostIndex {
     orders: Vec<Ordered>,
     seats: BySlot<RowSlot, Seat>,
+    /// Who came to be free.
+    freed: Freed,
 }
 
 /// Rows of one class and one size, with their places. Few or many, they are kept alike: a tournament of few is a scan.
@@ -137,6 +140,7 @@ impl Default for CostIndex {
         Self {
             orders: Vec::new(),
             seats: BySlot::new(Seat::NONE),
+            freed: Freed::default(),
         }
     }
 }
@@ -222,6 +226,7 @@ impl CostIndex {
         room_for(&mut ordered.rows, 1);
         ordered.rows.push(row);
         self.seats[row] = seat;
+        self.freed.note(row, class);
         seat
     }
 
@@ -265,6 +270,7 @@ impl CostIndex {
         if let Some(ordered) = self.orders.get_mut(seat.order as usize) {
             ordered.rows[seat.position as usize] = to;
             self.seats.move_value(from, to);
+            self.freed.note_all();
         }
     }
 
@@ -276,6 +282,22 @@ impl CostIndex {
             ordered.rows.shrink_to_fit();
             ordered.places.shrink(ordered.rows.len());
         }
+    }
+
+    /// Who came to be free while somebody waited.
+    pub(super) fn freed(&self) -> &Freed {
+        &self.freed
+    }
+
+    pub(super) fn freed_mut(&mut self) -> &mut Freed {
+        &mut self.freed
+    }
+
+    /// Those of them that still are.
+    pub(super) fn retain_free(&mut self) {
+        let mut freed = std::mem::take(&mut self.freed);
+        freed.retain(|row| self.class(row));
+        self.freed = freed;
     }
 
     /// All orders; their numbers are their positions.

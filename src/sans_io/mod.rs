@@ -22,6 +22,7 @@ pub(crate) mod conflate;
 mod cooling;
 pub(crate) mod counts;
 mod deadlines;
+mod freed;
 mod index;
 pub(crate) mod leases;
 pub(crate) mod link;
@@ -45,6 +46,7 @@ pub(crate) mod table;
 mod tidy;
 mod ties;
 mod tournament;
+pub(crate) mod waiting;
 mod weights;
 mod windows;
 

@@ -38,6 +38,18 @@ impl Moment {
     }
 }
 
+impl Moment {
+    /// As an [`Instant`], if there is one.
+    pub(super) fn instant(self) -> Option<Instant> {
+        let first = *FIRST.get()?;
+        let nanos = self.0.get();
+        match nanos.checked_sub(MIDDLE) {
+            Some(after) => first.checked_add(Duration::from_nanos(after)),
+            None => first.checked_sub(Duration::from_nanos(MIDDLE - nanos)),
+        }
+    }
+}
+
 impl From<Instant> for Moment {
     #[inline]
     fn from(at: Instant) -> Self {
@@ -99,6 +111,9 @@ mod tests {
             }
             assert_eq!(moment.checked_sub(Duration::MAX), None);
             assert_eq!(moment.checked_add(Duration::MAX), None);
+        }
+        for (at, moment) in all.iter().zip(&moments) {
+            assert_eq!(moment.instant(), Some(*at));
         }
         let mut last = LastMoment::default();
         for at in [now, now, all[0], now] {

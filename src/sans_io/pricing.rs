@@ -3,6 +3,7 @@
 use super::{
     averages::{Averages, Sums},
     capacities::Capacities,
+    freed::Freed,
     index::{Class, CostIndex, Gate, Holds, Order},
     packed::{Figures, Packed},
     reservations::Booked,
@@ -107,7 +108,10 @@ impl Pricing {
             let holds = self.capacities.holds(known.capacity());
             if state.holds != holds {
                 state.holds = holds;
-                self.index.remove(index);
+                if self.index.class(index).is_some() {
+                    self.index.remove(index);
+                    self.index.freed_mut().note_all();
+                }
             }
             if let Some(load) = &load {
                 state.share = self.weights.share(load);
@@ -160,6 +164,7 @@ impl Pricing {
         self.set_gate(index, Gate::Open);
         self.capacities.forget(index);
         self.index.remove(index);
+        self.index.freed_mut().note_all();
         self.states[index] = State::default();
     }
 
@@ -195,6 +200,16 @@ impl Pricing {
         &self.index
     }
 
+    /// Workers that came to be free while somebody waited.
+    pub(super) fn freed_mut(&mut self) -> &mut Freed {
+        self.index.freed_mut()
+    }
+
+    /// Those of them that still are.
+    pub(super) fn retain_free(&mut self) {
+        self.index.retain_free();
+    }
+
     /// Takes the worker out of the index, for a choice among the others.
     pub(super) fn take_out(&mut self, index: RowSlot) -> Option<(Class, u64)> {
         let (of, _, place) = self.index.place(index)?;
@@ -206,8 +221,10 @@ impl Pricing {
     /// Puts the worker where it was.
     pub(super) fn put_back(&mut self, index: RowSlot, taken: Option<(Class, u64)>) {
         if let Some((class, place)) = taken {
+            let noting = self.index.freed_mut().pause();
             self.index
                 .insert(index, class, self.states[index].holds, place);
+            self.index.freed_mut().resume(noting);
         }
     }
 

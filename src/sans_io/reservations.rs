@@ -29,7 +29,7 @@ pub(crate) struct Reservations {
     rows: BySlot<RowSlot, Booked>,
     /// When those were booked that ended since they were asked for last; `None`: nobody asks.
     #[cfg(feature = "metrics")]
-    ended: Option<Vec<Instant>>,
+    ended: Option<Vec<Moment>>,
 }
 
 /// Place of an outstanding reservation.
@@ -277,7 +277,7 @@ impl Reservations {
 
     /// When those were booked that ended since the last call. The first call begins to note them; whoever makes it goes on to.
     #[cfg(feature = "metrics")]
-    pub(crate) fn ended(&mut self) -> std::vec::Drain<'_, Instant> {
+    pub(crate) fn ended(&mut self) -> std::vec::Drain<'_, Moment> {
         self.ended.get_or_insert_default().drain(..)
     }
 
@@ -378,6 +378,12 @@ impl Reservations {
             return None;
         }
         self.end(slot)
+    }
+
+    /// When the reservation that was detached first expires; `None`: never.
+    pub(crate) fn next_expiry(&self, ttl: Duration) -> Option<Moment> {
+        let first = self.outstanding.get(self.by_age.front()?)?;
+        first.detached_at?.checked_add(ttl)
     }
 
     /// The worker moved to another row.

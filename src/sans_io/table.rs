@@ -137,7 +137,7 @@ impl LoadTable {
     /// When the reservations were booked that ended since the last call. Whoever calls it once has to go on to.
     #[cfg(feature = "metrics")]
     pub(crate) fn ended(&mut self) -> impl Iterator<Item = Instant> {
-        self.reservations.ended()
+        self.reservations.ended().filter_map(Moment::instant)
     }
 
     /// Its counters.
@@ -148,6 +148,7 @@ impl LoadTable {
     /// From now on no request is placed: [`SelectError::ShuttingDown`].
     pub fn close(&mut self) {
         self.closed = true;
+        self.pricing.freed_mut().note_all();
     }
 
     /// Takes a snapshot over, or finds it superseded.

@@ -117,6 +117,7 @@ fn case_188_one_table_sets_everything() {
         settle = "60ms"
         reservation_ttl = "1m"
         stale_after = "6s"
+        max_waiting = 10
         max_publishers = 100
         max_workers = 1000
     "#;
@@ -152,6 +153,7 @@ fn case_188_one_table_sets_everything() {
         .settle(ms(60))
         .reservation_ttl(ms(60_000))
         .stale_after(ms(6_000))
+        .max_waiting(10)
         .max_publishers(100)
         .max_workers(1_000)
         .build()

@@ -8,3 +8,4 @@ mod model;
 mod reservations;
 mod selection;
 mod table;
+mod waiting;

@@ -1,0 +1,233 @@
+//! Requests that wait for a worker to become a candidate.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound::{Excluded, Unbounded},
+    time::Instant,
+};
+
+use super::{
+    choice::Placement,
+    counts::WaitingCounts,
+    freed::Freed,
+    selection::{Candidates, SelectError, SelectWorker},
+    slots::RowSlot,
+    table::LoadTable,
+};
+use crate::metrics::WorkerRank;
+
+/// The requests that wait, first come first served, and `T`, by which each is answered.
+///
+/// Call protocol: before any new choice, and after whatever may have made a worker a candidate,
+/// [`poll_answer`](Self::poll_answer) until there is none; [`enter`](Self::enter) is a new choice.
+/// [`poll_timeout`](Self::poll_timeout) is when to poll if nothing happens before.
+///
+/// While somebody waits the table notes which workers come to be candidates, and only who can have one of those is looked at:
+/// a choice is tried once for each of their places, not for each who waits. Who waits for one worker blocks nobody who waits
+/// for another.
+#[derive(Debug)]
+pub(crate) struct WaitingRoom<T> {
+    /// By the number under which each asked.
+    queue: BTreeMap<u64, Waiting<T>>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    most: usize,
+    counts: WaitingCounts,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting<T> {
+    /// With its overlaps in order.
+    pub(crate) request: SelectWorker,
+    /// `None`: as long as it takes.
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) answer: T,
+}
+
+/// What becomes of a request, and whose it is.
+pub(crate) type Answer<T> = (Waiting<T>, Result<Placement, SelectError>);
+
+impl<T> WaitingRoom<T> {
+    /// An empty one for up to `most` requests.
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            queue: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            most,
+            counts: WaitingCounts::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn counts(&self) -> WaitingCounts {
+        WaitingCounts {
+            waiting: self.queue.len(),
+            ..self.counts
+        }
+    }
+
+    /// A new choice for who has nothing against waiting. `None`: it waits; `number`, drawn when it was asked for, is its place
+    /// in the order.
+    pub(crate) fn enter(
+        &mut self,
+        table: &mut LoadTable,
+        number: u64,
+        waiting: Waiting<T>,
+        now: Instant,
+    ) -> Option<Answer<T>> {
+        let chosen = table.choose(&waiting.request, now);
+        let in_time = waiting.deadline.is_none_or(|deadline| deadline > now);
+        if chosen != Err(SelectError::AllSaturated) || !in_time {
+            table.count_refused(&chosen);
+            return Some((waiting, chosen));
+        }
+        if self.queue.len() >= self.most {
+            self.counts.refused += 1;
+            table.count_refused(&chosen);
+            return Some((waiting, chosen));
+        }
+        self.counts.waited += 1;
+        if let Some(deadline) = waiting.deadline {
+            self.deadlines.insert((deadline, number));
+        }
+        self.queue.insert(number, waiting);
+        table.freed_mut().begin();
+        None
+    }
+
+    /// Whoever asked does not wait any more. `false`: it was answered before.
+    pub(crate) fn leave(&mut self, table: &mut LoadTable, number: u64) -> bool {
+        let left = self.remove(table, number).is_some();
+        self.counts.gave_up += u64::from(left);
+        left
+    }
+
+    /// The next who is answered by now; nobody who `is_gone` is placed. `None`: whoever is left has to wait.
+    pub(crate) fn poll_answer(
+        &mut self,
+        table: &mut LoadTable,
+        now: Instant,
+        is_gone: impl Fn(&T) -> bool,
+    ) -> Option<Answer<T>> {
+        if let Some((deadline, number)) = self.deadlines.first().copied()
+            && deadline <= now
+        {
+            self.counts.timed_out += 1;
+            let waiting = self.remove(table, number)?;
+            let answer = Err(SelectError::AllSaturated);
+            table.count_refused(&answer);
+            return Some((waiting, answer));
+        }
+        table.expire(now);
+        while let Some(number) = self.next_to_try(table) {
+            let waiting = self.queue.get(&number)?;
+            if is_gone(&waiting.answer) {
+                self.leave(table, number);
+                continue;
+            }
+            self.counts.tries += 1;
+            let chosen = table.choose(&waiting.request, now);
+            if chosen == Err(SelectError::AllSaturated) {
+                continue;
+            }
+            match chosen {
+                Ok(_) => self.counts.served += 1,
+                Err(_) => self.counts.hopeless += 1,
+            }
+            table.count_refused(&chosen);
+            table.pricing.retain_free();
+            return Some((self.remove(table, number)?, chosen));
+        }
+        None
+    }
+
+    /// When somebody has waited for as long as it may, or time alone makes a worker a candidate.
+    pub(crate) fn poll_timeout(&self, table: &LoadTable) -> Option<Instant> {
+        if self.is_empty() {
+            return None;
+        }
+        let first = self.deadlines.first().map(|(deadline, _)| *deadline);
+        first.into_iter().chain(table.next_deadline()).min()
+    }
+
+    /// The first, in the order of their numbers, who may have what was freed and has not been looked at.
+    fn next_to_try(&self, table: &mut LoadTable) -> Option<u64> {
+        let freed = table.freed();
+        let behind = freed.looked_up_to().map_or(Unbounded, Excluded);
+        let mut others = self.queue.range((behind, Unbounded));
+        let next = if freed.is_empty() {
+            None
+        } else {
+            others.find(|(_, waiting)| table.may_serve(&waiting.request))
+        };
+        let next = next.map(|(number, _)| *number);
+        let freed = table.freed_mut();
+        match next {
+            Some(number) => freed.look_at(number),
+            None => freed.clear(),
+        }
+        next
+    }
+
+    fn remove(&mut self, table: &mut LoadTable, number: u64) -> Option<Waiting<T>> {
+        let waiting = self.queue.remove(&number)?;
+        if let Some(deadline) = waiting.deadline {
+            self.deadlines.remove(&(deadline, number));
+        }
+        if self.queue.is_empty() {
+            table.freed_mut().end();
+        }
+        Some(waiting)
+    }
+}
+
+impl LoadTable {
+    /// Counts a choice that could not be made, when whoever asked is told.
+    fn count_refused(&mut self, chosen: &Result<Placement, SelectError>) {
+        if let Err(error) = chosen {
+            self.counts.refuse(*error);
+        }
+    }
+
+    fn freed(&self) -> &Freed {
+        self.pricing.index().freed()
+    }
+
+    fn freed_mut(&mut self) -> &mut Freed {
+        self.pricing.freed_mut()
+    }
+
+    /// Whether the request may be placed on what was freed.
+    fn may_serve(&self, request: &SelectWorker) -> bool {
+        let takes = |row: &RowSlot| {
+            self.pricing.holds(*row, request.blocks) && request.allows(self.roster.worker(*row))
+        };
+        self.freed().is_all() || self.freed().rows().iter().any(takes)
+    }
+
+    /// When time alone changes what is known: a reservation expires, or a worker has cooled or has been silent for long. It
+    /// may turn out to be later.
+    fn next_deadline(&self) -> Option<Instant> {
+        let ttl = self.config.reservation_ttl();
+        let expires = self.reservations.next_expiry(ttl);
+        let first = expires.into_iter().chain(self.deadlines.first()).min();
+        first?.instant()
+    }
+}
+
+impl SelectWorker {
+    /// Whether this worker may be chosen.
+    fn allows(&self, worker: WorkerRank) -> bool {
+        let named = match &self.candidates {
+            Candidates::Any => true,
+            Candidates::Worker(id) => worker.worker() == *id,
+            Candidates::Rank(rank) => worker == *rank,
+            Candidates::Among(allowed) => allowed.contains(&worker),
+        };
+        named && !self.exceptions.contains(&worker)
+    }
+}
