@@ -24,6 +24,8 @@ mod machine;
 mod memory;
 mod mishaps;
 mod neighbour;
+#[cfg(feature = "virtual-time")]
+mod overload;
 mod routers;
 #[cfg(feature = "heap")]
 mod soak;
@@ -45,6 +47,9 @@ enum Command {
     Neighbour(neighbour::Options),
     /// Routers and publishers die, refuse, stall and panic at random; then the truth must have arrived.
     Faults(faults::Options),
+    #[cfg(feature = "virtual-time")]
+    /// More requests than the workers can take, and a worker that takes none, in virtual time.
+    Overload(overload::Options),
     #[cfg(feature = "heap")]
     /// A large fleet joins, reports and leaves, but for one worker: memory must follow those that live.
     Departures(departures::Options),
@@ -59,6 +64,8 @@ fn main() -> ExitCode {
         Command::Reporters(options) => flood::run(&options, flood::Sending::Reporters),
         Command::Neighbour(options) => neighbour::run(&options),
         Command::Faults(options) => faults::run(&options),
+        #[cfg(feature = "virtual-time")]
+        Command::Overload(options) => overload::run(&options),
         #[cfg(feature = "heap")]
         Command::Departures(options) => departures::run(&options),
         #[cfg(feature = "heap")]
