@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_earliest_deadline_of_a_row_counts_once() {
-        let start = Moment::from(actix::clock::Moment::now().into_std());
+        let start = Moment::from(actix::clock::Instant::now().into_std());
         let at = |ms| start.checked_add(Duration::from_millis(ms)).unwrap();
         let mut deadlines = Deadlines::default();
         deadlines.set(row(0), at(5));
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_row_that_moved_keeps_its_deadline_and_nothing_is_left_over() {
-        let start = Moment::from(actix::clock::Moment::now().into_std());
+        let start = Moment::from(actix::clock::Instant::now().into_std());
         let mut deadlines = Deadlines::default();
         for n in 0..10 {
             deadlines.set(row(n), start);
