@@ -321,7 +321,7 @@ impl Actor for RouterActor {
 
     #[cfg(feature = "metrics")]
     fn stopped(&mut self, _: &mut Context<Self>) {
-        self.observed.end(&mut self.table);
+        self.observed.end(&mut self.table, self.waiting.counts());
     }
 }
 
@@ -479,7 +479,7 @@ impl Handler<crate::observe::Observe> for RouterActor {
 
     fn handle(&mut self, msg: crate::observe::Observe, ctx: &mut Context<Self>) {
         let now = self.begin_message(ctx);
-        self.observed.observe(msg, &mut self.table, now);
+        (self.observed).observe(msg, &mut self.table, self.waiting.counts(), now);
     }
 }
 

@@ -28,7 +28,7 @@ const COUNT: Option<Unit> = Some(Unit::Count);
 const SECONDS: Option<Unit> = Some(Unit::Seconds);
 
 #[rustfmt::skip]
-const METRICS: [(&str, Kind, Option<Unit>, &str); 43] = [
+const METRICS: [(&str, Kind, Option<Unit>, &str); 47] = [
     ("actix_kv_metrics_reports_total", Counter, COUNT, "Reports that the publisher took in, by what became of them."),
     ("actix_kv_metrics_refused_messages_total", Counter, COUNT, "Messages that the publisher refused because it was shutting down."),
     ("actix_kv_metrics_leases_ended_total", Counter, COUNT, "Workers that left because they had been silent for the lease."),
@@ -59,6 +59,10 @@ const METRICS: [(&str, Kind, Option<Unit>, &str); 43] = [
     ("actix_kv_metrics_unknown_releases_total", Counter, COUNT, "Releases of bookings that had ended already, or never were."),
     ("actix_kv_metrics_coolings_total", Counter, COUNT, "Times a worker began to cool, for the first time or for longer."),
     ("actix_kv_metrics_went_stale_total", Counter, COUNT, "Times a worker with bookings went silent for too long."),
+    ("actix_kv_metrics_waits_total", Counter, COUNT, "Requests that had to wait for room."),
+    ("actix_kv_metrics_waits_ended_total", Counter, COUNT, "Requests that wait for room no longer, by what ended that."),
+    ("actix_kv_metrics_waits_refused_total", Counter, COUNT, "Requests that did not wait because `max_waiting` did already."),
+    ("actix_kv_metrics_waiting_for_room", Gauge, COUNT, "Requests that wait for room."),
     ("actix_kv_metrics_bookings", Gauge, COUNT, "Requests booked on workers."),
     ("actix_kv_metrics_workers", Gauge, COUNT, "Workers that the router knows, each in one state: the last of these that holds."),
     ("actix_kv_metrics_choice_cost", Histogram, None, "Cost of each chosen worker, in the unit of `Cost`."),

@@ -15,6 +15,7 @@ use actix::Message;
 use metrics::{Histogram, Label};
 
 use crate::sans_io::{
+    counts::WaitingCounts,
     link::Link,
     selection::{Cost, SelectError},
     table::LoadTable,
@@ -174,21 +175,22 @@ impl ObservedRouter {
         &mut self,
         Observe(instruments): Observe,
         table: &mut LoadTable,
+        waiting: WaitingCounts,
         now: Instant,
     ) {
         let last = now;
         let measuring = self.measuring.insert(Measuring { instruments, last });
         measuring.take_ended(table);
-        self.tell(table);
+        self.tell(table, waiting);
     }
 
     /// The router is gone. If it panicked, its table may be in any state.
-    pub(crate) fn end(&mut self, table: &mut LoadTable) {
+    pub(crate) fn end(&mut self, table: &mut LoadTable, waiting: WaitingCounts) {
         if let Some(measuring) = &self.measuring
             && !std::thread::panicking()
         {
             measuring.take_ended(table);
-            self.tell(table);
+            self.tell(table, waiting);
         }
     }
 }

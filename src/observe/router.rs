@@ -1,11 +1,11 @@
 //! What a router tells the recorder.
 
 use super::{ObservedRouter, Series, count};
-use crate::sans_io::table::LoadTable;
+use crate::sans_io::{counts::WaitingCounts, table::LoadTable};
 
 impl ObservedRouter {
     /// Adds to the counters what was counted since the last time, and sets the gauges.
-    pub(super) fn tell(&mut self, table: &LoadTable) {
+    pub(super) fn tell(&mut self, table: &LoadTable, waiting: WaitingCounts) {
         let Some(measuring) = &self.measuring else {
             return;
         };
@@ -15,6 +15,7 @@ impl ObservedRouter {
         let loads = |result| LOADS.of("result", result);
         let refused = |reason| REFUSALS.of("reason", reason);
         let ended = |by| ENDED.of("by", by);
+        let waits_ended = |by| WAITS_ENDED.of("by", by);
         let released = counts.released.saturating_sub(counts.failed);
         let series = [
             (received("applied"), counts.applied),
@@ -46,10 +47,17 @@ impl ObservedRouter {
             (UNKNOWN_RELEASES, counts.unknown_releases),
             (COOLINGS, counts.cooled),
             (WENT_STALE, counts.went_stale),
+            (WAITS, waiting.waited),
+            (waits_ended("served"), waiting.served),
+            (waits_ended("timed_out"), waiting.timed_out),
+            (waits_ended("gave_up"), waiting.gave_up),
+            (waits_ended("hopeless"), waiting.hopeless),
+            (WAITS_REFUSED, waiting.refused),
         ];
         let instruments = &measuring.instruments;
         self.told.tell(&instruments.labels, &series);
         instruments.set(BOOKINGS, count(table.outstanding()));
+        instruments.set(WAITING, count(waiting.waiting));
     }
 }
 
@@ -65,4 +73,8 @@ const ENDED: Series = Series::named("actix_kv_metrics_bookings_ended_total");
 const UNKNOWN_RELEASES: Series = Series::named("actix_kv_metrics_unknown_releases_total");
 const COOLINGS: Series = Series::named("actix_kv_metrics_coolings_total");
 const WENT_STALE: Series = Series::named("actix_kv_metrics_went_stale_total");
+const WAITS: Series = Series::named("actix_kv_metrics_waits_total");
+const WAITS_ENDED: Series = Series::named("actix_kv_metrics_waits_ended_total");
+const WAITS_REFUSED: Series = Series::named("actix_kv_metrics_waits_refused_total");
+const WAITING: Series = Series::named("actix_kv_metrics_waiting_for_room");
 const BOOKINGS: Series = Series::named("actix_kv_metrics_bookings");

@@ -75,7 +75,7 @@ impl KvMetrics {
             match self.wait_at_router(number, request.clone(), deadline).await {
                 Err(Unavailable) => {
                     let next = heard_within(left(deadline), next_router).await;
-                    next.ok_or(Unavailable)?;
+                    next.ok_or_else(|| self.0.refuse(&self.0.read()))?;
                     heard_news = false;
                 }
                 Err(NoWorkers | NoneAllowed | UnknownWorker) if !heard_news => {
@@ -97,8 +97,12 @@ impl KvMetrics {
     ) -> Result<Selection, SelectError> {
         let router = {
             let present = self.0.read();
-            if present.closing || present.state != RouterState::Running {
-                return Err(present.nobody());
+            if present.closing {
+                return Err(self.0.refuse(&present));
+            }
+            if present.state != RouterState::Running {
+                // The next one is waited for.
+                return Err(SelectError::Unavailable);
             }
             present.address.clone()
         };

@@ -428,3 +428,49 @@ fn each_model_has_series_of_its_own() {
         drop(reporters);
     });
 }
+
+#[test]
+fn who_waits_for_room_is_told_of_and_how_it_ended() {
+    recorded(async |page| {
+        let kv = started();
+        let reporter = kv.reporter(1);
+        reporter.report(load(950)).unwrap();
+        settle().await;
+        let waits = |within: u64| {
+            let kv = kv.clone();
+            actix_kv_metrics::actix::spawn(async move {
+                kv.select_within(SelectWorker::blocks(10), ms(within)).await
+            })
+        };
+        let (impatient, patient) = (waits(10), waits(10_000));
+        settle().await;
+        kv.record_metrics().await;
+        assert_eq!(page.gauge("waiting_for_room"), Some(2.0));
+        assert_eq!(page.counter("waits_total"), 2.0);
+        let refused = impatient.await.unwrap().unwrap_err();
+        assert_eq!(refused, SelectError::AllSaturated);
+        reporter.report(load(5)).unwrap();
+        drop(patient.await.unwrap().unwrap());
+        kv.record_metrics().await;
+        assert_eq!(page.gauge("waiting_for_room"), Some(0.0));
+        for by in ["timed_out", "served"] {
+            let ended = page.counter(&format!("waits_ended_total{{by={by:?}}}"));
+            assert_eq!(ended, 1.0, "{by}");
+        }
+        let full = page.counter(r#"refusals_total{reason="all_saturated"}"#);
+        assert_eq!(full, 1.0);
+        // Its cost is measured like any other's.
+        assert_eq!(page.told("actix_kv_metrics_choice_cost").len(), 1);
+        // While no router runs it waits for the next, and that is no refusal until it is one.
+        assert!(kv.router().send(PanicIt).await.is_err());
+        let served = waits(10_000).await.unwrap();
+        assert!(served.is_ok());
+        assert!(kv.router().send(PanicIt).await.is_err());
+        let unavailable = waits(1).await.unwrap().unwrap_err();
+        assert_eq!(unavailable, SelectError::Unavailable);
+        sleep(ms(100)).await;
+        kv.record_metrics().await;
+        let refused = page.counter(r#"refusals_total{reason="unavailable"}"#);
+        assert_eq!(refused, 1.0);
+    });
+}
