@@ -4,7 +4,6 @@ use std::{collections::VecDeque, time::Instant};
 
 use actix::{
     Actor, ActorContext, AsyncContext, Context, Handler, Message, Response, Supervised, WeakAddr,
-    dev::{MessageResponse, OneshotSender},
 };
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -26,9 +25,13 @@ use crate::{
     turns::Turns,
 };
 
+mod later;
 pub(crate) mod waiting;
 
-use self::waiting::{Asked, ServeMore};
+use self::{
+    later::Later,
+    waiting::{Asked, ServeMore},
+};
 
 impl Message for SelectWorker {
     type Result = Result<Selection, SelectError>;
@@ -354,27 +357,6 @@ impl Handler<LoadSnapshot> for RouterActor {
         let (answer, ack) = oneshot::channel();
         self.queue(ctx, Work::TakeOver(snapshot, answer));
         Response::fut(async { ack.await.map_err(|_| SnapshotRejected) })
-    }
-}
-
-/// An answer that comes when the work for it is done. If the router dies before, whoever asked learns that.
-#[derive(Debug)]
-pub struct Later<T>(oneshot::Receiver<T>);
-
-impl<M: Message> MessageResponse<RouterActor, M> for Later<M::Result> {
-    fn handle(mut self, _: &mut Context<RouterActor>, asked: Option<OneshotSender<M::Result>>) {
-        let Some(asked) = asked else {
-            return;
-        };
-        if let Ok(answer) = self.0.try_recv() {
-            let _ = asked.send(answer);
-            return;
-        }
-        actix_rt::spawn(async {
-            if let Ok(answer) = self.0.await {
-                let _ = asked.send(answer);
-            }
-        });
     }
 }
 

@@ -331,7 +331,7 @@ const BLOCK_TOKENS: u32 = 64;
 const TIE_WIDTH: f64 = 200.0;
 /// Keeps every cost finite: 10^9 × 2^64 blocks × 2^32 tokens is far below the largest float.
 const MAX_WEIGHT: f64 = 1e9;
-/// More than a fleet of any size that answers in time takes in within some seconds; some 0.5 MiB.
+/// What a handful of engines takes in within some seconds: whoever comes behind them would wait longer. Some 0.5 MiB.
 const MAX_WAITING: usize = 1024;
 /// One publisher a worker in the largest fleets known, several times over; some 10 MiB.
 const MAX_PUBLISHERS: usize = 65_536;

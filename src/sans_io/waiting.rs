@@ -231,3 +231,106 @@ impl SelectWorker {
         named && !self.exceptions.contains(&worker)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        config::RouterConfig,
+        metrics::ForwardPassMetrics,
+        snapshot::{LoadSnapshot, PublisherId, SnapshotKind, WorkerLoad},
+    };
+
+    /// A worker of 1,000 blocks, of which 500 are room, reports.
+    fn reports(table: &mut LoadTable, sequence: u64, worker: u64, active: u64, now: Instant) {
+        let load = WorkerLoad {
+            worker: worker.into(),
+            life: 1,
+            metrics: Some(ForwardPassMetrics::new(active, 1_000, 0)),
+            admitted: Vec::new(),
+            age: Duration::ZERO,
+            reported: None,
+            draining: false,
+        };
+        let kind = match sequence {
+            1 => SnapshotKind::Full,
+            _ => SnapshotKind::Delta {
+                after: sequence - 1,
+            },
+        };
+        let publisher = PublisherId::new(1, 1);
+        table.handle_snapshot(
+            LoadSnapshot {
+                publisher,
+                sequence,
+                kind,
+                left: Vec::new(),
+                workers: vec![load],
+            },
+            now,
+        );
+    }
+
+    #[test]
+    fn who_waits_is_served_by_number_and_tried_for_what_was_freed_alone() {
+        let now = actix::clock::Instant::now().into_std();
+        let later = now + Duration::from_millis(5);
+        let config = RouterConfig::builder().saturation(0.5).build().unwrap();
+        let mut table = LoadTable::new(config);
+        let mut room = WaitingRoom::new(4);
+        reports(&mut table, 1, 1, 500, now);
+        reports(&mut table, 2, 2, 500, now);
+        let pin = Candidates::Rank(2.into());
+        let enter =
+            |room: &mut WaitingRoom<&'static str>, table: &mut LoadTable, number, answer| {
+                let request = SelectWorker::blocks(10);
+                let request = match answer {
+                    "pinned" => request.among(pin.clone()),
+                    _ => request,
+                };
+                let deadline = (answer == "hasty").then_some(later);
+                let waiting = Waiting {
+                    request,
+                    deadline,
+                    answer,
+                };
+                let answered = room.enter(table, number, waiting, now);
+                answered.map(|(_, chosen)| chosen.unwrap_err())
+            };
+        for (number, answer) in [(7, "second"), (2, "first"), (1, "pinned"), (9, "hasty")] {
+            assert_eq!(enter(&mut room, &mut table, number, answer), None);
+        }
+        let full = enter(&mut room, &mut table, 10, "too many");
+        assert_eq!(full, Some(SelectError::AllSaturated));
+        assert_eq!(room.poll_timeout(&table), Some(later));
+
+        let poll = |room: &mut WaitingRoom<_>, table: &mut LoadTable, now| {
+            let (waiting, chosen) = room.poll_answer(table, now, |_| false)?;
+            Some((waiting.answer, chosen.ok().map(|chosen| chosen.worker)))
+        };
+        assert_eq!(poll(&mut room, &mut table, now), None);
+        reports(&mut table, 3, 1, 485, now);
+        assert_eq!(
+            poll(&mut room, &mut table, now),
+            Some(("first", Some(1.into())))
+        );
+        assert_eq!(
+            poll(&mut room, &mut table, now),
+            Some(("second", Some(1.into())))
+        );
+        assert_eq!(poll(&mut room, &mut table, now), None);
+        assert_eq!(poll(&mut room, &mut table, later), Some(("hasty", None)));
+        assert!(!room.leave(&mut table, 9));
+        reports(&mut table, 4, 2, 0, now);
+        assert_eq!(
+            poll(&mut room, &mut table, now),
+            Some(("pinned", Some(2.into())))
+        );
+        assert_eq!(poll(&mut room, &mut table, now), None);
+        assert!(room.is_empty());
+        assert_eq!(room.poll_timeout(&table), None);
+        assert_eq!((room.counts().tries, room.counts().served), (3, 3));
+    }
+}

@@ -7,4 +7,5 @@ mod replaced;
 mod router;
 mod silent;
 mod threads;
+mod waits;
 mod worker;

@@ -60,6 +60,18 @@ impl Watch {
     }
 }
 
+/// What `KV_CHAOS_SEEDS` says ("17", or "1000..9000"), or else the first `most`.
+pub fn chaos_seeds(most: u64) -> std::ops::Range<u64> {
+    let Ok(told) = std::env::var("KV_CHAOS_SEEDS") else {
+        return 0..most;
+    };
+    let number = |word: &str| word.parse().expect("a number");
+    match told.split_once("..") {
+        Some((first, end)) => number(first)..number(end),
+        None => number(&told)..number(&told) + 1,
+    }
+}
+
 pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }

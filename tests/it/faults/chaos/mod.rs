@@ -54,21 +54,9 @@ async fn assert_so(world: &World, when: &str) {
     assert!(errors.is_empty(), "{when}:\n{}", errors.join("\n"));
 }
 
-/// What `KV_CHAOS_SEEDS` says ("17", or "1000..9000"), or else these.
-fn seeds() -> std::ops::Range<u64> {
-    let Ok(told) = std::env::var("KV_CHAOS_SEEDS") else {
-        return 0..SEEDS;
-    };
-    let number = |word: &str| word.parse().expect("a number");
-    match told.split_once("..") {
-        Some((first, end)) => number(first)..number(end),
-        None => number(&told)..number(&told) + 1,
-    }
-}
-
 #[test]
 fn g9_every_router_ends_with_the_truth_whatever_happens_on_the_way() {
-    for seed in seeds() {
+    for seed in chaos_seeds(SEEDS) {
         virtual_time(chaos(seed));
     }
 }

@@ -82,7 +82,10 @@ fn who_drops_the_future_waits_no_longer() {
 fn an_answer_that_nobody_takes_leaves_nothing_booked() {
     virtual_time(async {
         let world = World::full().await;
-        let mut waits = Box::pin(world.kv.select_within(request(), LONG));
+        fn sendable<T: Send>(waits: T) -> T {
+            waits
+        }
+        let mut waits = Box::pin(sendable(world.kv.select_within(request(), LONG)));
         assert!(clock::timeout(ms(1), waits.as_mut()).await.is_err());
         world.router.delta(2, [reports(1, 495)]).await;
         assert_eq!(world.router.stats().await.outstanding, 1);
