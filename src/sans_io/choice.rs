@@ -86,23 +86,14 @@ impl LoadTable {
         self.select_in_order(request, now)
     }
 
-    fn select_in_order(
-        &mut self,
-        request: &SelectWorker,
-        now: Instant,
-    ) -> Result<Placement, SelectError> {
-        self.choose(request, now)
-            .inspect_err(|error| self.counts.refuse(*error))
-    }
-
-    /// The same for a request with its overlaps in order; that there is no choice is not counted.
-    #[inline(always)]
-    pub(super) fn choose(
+    /// The same for a request with its overlaps in order.
+    pub(super) fn select_in_order(
         &mut self,
         request: &SelectWorker,
         now: Instant,
     ) -> Result<Placement, SelectError> {
         if self.closed {
+            self.counts.refuse(SelectError::ShuttingDown);
             return Err(SelectError::ShuttingDown);
         }
         let mut expired = self.expire(now);
@@ -112,7 +103,7 @@ impl LoadTable {
             expired = self.expire(now);
             chosen = self.least_cost(request);
         }
-        let chosen = chosen?;
+        let chosen = chosen.inspect_err(|error| self.counts.refuse(*error))?;
         let row = self.rows.get(chosen.row).ok_or(SelectError::NoWorkers)?;
         let worker = self.roster.worker(chosen.row);
         let missing = request.blocks.saturating_sub(chosen.overlap);

@@ -98,6 +98,12 @@ impl TableCounts {
         *reason += 1;
         self.not_selected += 1;
     }
+
+    /// Nobody was told of the last refusal, an [`SelectError::AllSaturated`]: who asked waits.
+    pub(super) fn take_back_saturated(&mut self) {
+        self.refusals.all_saturated -= 1;
+        self.not_selected -= 1;
+    }
 }
 
 /// Counters of requests that wait for room. `waited = served + timed_out + gave_up + hopeless + waiting`.

@@ -214,6 +214,8 @@ impl CostIndex {
         places.set(seat.position as usize, place);
     }
 
+    // Called: in line, it would be in the way of those that stay in their class.
+    #[inline(never)]
     fn join(&mut self, row: RowSlot, class: Class, holds: Holds) -> Seat {
         let order = self.order_of(class, holds.size());
         let ordered = &mut self.orders[order];
@@ -242,6 +244,14 @@ impl CostIndex {
         }
         self.orders.push(Ordered::new(class, size));
         self.orders.len() - 1
+    }
+
+    /// Takes `row` out, because it is no more what it was.
+    pub(super) fn expel(&mut self, row: RowSlot) {
+        if self.class(row).is_some() {
+            self.remove(row);
+            self.freed.note_all();
+        }
     }
 
     /// Takes `row` out, if it is in.

@@ -108,10 +108,7 @@ impl Pricing {
             let holds = self.capacities.holds(known.capacity());
             if state.holds != holds {
                 state.holds = holds;
-                if self.index.class(index).is_some() {
-                    self.index.remove(index);
-                    self.index.freed_mut().note_all();
-                }
+                self.index.expel(index);
             }
             if let Some(load) = &load {
                 state.share = self.weights.share(load);
@@ -163,8 +160,7 @@ impl Pricing {
         self.forget(index, known);
         self.set_gate(index, Gate::Open);
         self.capacities.forget(index);
-        self.index.remove(index);
-        self.index.freed_mut().note_all();
+        self.index.expel(index);
         self.states[index] = State::default();
     }
 

@@ -79,17 +79,16 @@ impl<T> WaitingRoom<T> {
         waiting: Waiting<T>,
         now: Instant,
     ) -> Option<Answer<T>> {
-        let chosen = table.choose(&waiting.request, now);
+        let chosen = table.select_in_order(&waiting.request, now);
         let in_time = waiting.deadline.is_none_or(|deadline| deadline > now);
         if chosen != Err(SelectError::AllSaturated) || !in_time {
-            table.count_refused(&chosen);
             return Some((waiting, chosen));
         }
         if self.queue.len() >= self.most {
             self.counts.refused += 1;
-            table.count_refused(&chosen);
             return Some((waiting, chosen));
         }
+        table.counts.take_back_saturated();
         self.counts.waited += 1;
         if let Some(deadline) = waiting.deadline {
             self.deadlines.insert((deadline, number));
@@ -118,9 +117,8 @@ impl<T> WaitingRoom<T> {
         {
             self.counts.timed_out += 1;
             let waiting = self.remove(table, number)?;
-            let answer = Err(SelectError::AllSaturated);
-            table.count_refused(&answer);
-            return Some((waiting, answer));
+            table.counts.refuse(SelectError::AllSaturated);
+            return Some((waiting, Err(SelectError::AllSaturated)));
         }
         table.expire(now);
         while let Some(number) = self.next_to_try(table) {
@@ -130,15 +128,16 @@ impl<T> WaitingRoom<T> {
                 continue;
             }
             self.counts.tries += 1;
-            let chosen = table.choose(&waiting.request, now);
+            let chosen = table.select_in_order(&waiting.request, now);
             if chosen == Err(SelectError::AllSaturated) {
+                // Whoever asked has not been told so.
+                table.counts.take_back_saturated();
                 continue;
             }
             match chosen {
                 Ok(_) => self.counts.served += 1,
                 Err(_) => self.counts.hopeless += 1,
             }
-            table.count_refused(&chosen);
             table.pricing.retain_free();
             return Some((self.remove(table, number)?, chosen));
         }
@@ -186,13 +185,6 @@ impl<T> WaitingRoom<T> {
 }
 
 impl LoadTable {
-    /// Counts a choice that could not be made, when whoever asked is told.
-    fn count_refused(&mut self, chosen: &Result<Placement, SelectError>) {
-        if let Err(error) = chosen {
-            self.counts.refuse(*error);
-        }
-    }
-
     fn freed(&self) -> &Freed {
         self.pricing.index().freed()
     }
