@@ -188,7 +188,8 @@ impl SharedReport {
 
 #[derive(Debug, Default)]
 pub(crate) struct WaitingReport {
-    pub(crate) metrics: Option<ForwardPassMetrics>,
+    /// Takes room only while it waits.
+    pub(crate) metrics: Option<Box<ForwardPassMetrics>>,
     /// When the first of the reports that wait here was made.
     pub(crate) reported_at: Option<Instant>,
     /// What was said last of draining.
@@ -201,8 +202,12 @@ impl WaitingReport {
     /// that it stands for.
     #[inline]
     pub(crate) fn report(&mut self, metrics: ForwardPassMetrics, now: impl FnOnce() -> Instant) {
-        if self.metrics.replace(metrics).is_none() {
-            self.reported_at = Some(now());
+        match &mut self.metrics {
+            Some(waiting) => **waiting = metrics,
+            None => {
+                self.metrics = Some(Box::new(metrics));
+                self.reported_at = Some(now());
+            }
         }
     }
 }
@@ -433,7 +438,7 @@ impl Reports {
         let (draining, admitted) = (waiting.draining, &waiting.admitted);
         let reported = row.change(
             slot,
-            waiting.metrics.map(Packed::from),
+            waiting.metrics.map(|waiting| Packed::from(*waiting)),
             reported_at,
             draining,
             |known| {
@@ -468,7 +473,7 @@ impl Reports {
         let forgotten = &mut self.forgotten_tickets;
         let reported = row.change(
             slot,
-            waiting.metrics.map(Packed::from),
+            waiting.metrics.map(|waiting| Packed::from(*waiting)),
             reported_at,
             None,
             |known| {
@@ -574,7 +579,7 @@ mod tests {
     fn offer(reporter: &SharedReport, active: u64) {
         reporter
             .waiting
-            .offer(|waiting| waiting.metrics = Some(load(active)));
+            .offer(|waiting| waiting.metrics = Some(load(active).into()));
     }
 
     #[test]
