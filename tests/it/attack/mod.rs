@@ -10,6 +10,7 @@ mod shut_out;
 mod system;
 mod table;
 mod trust;
+mod waiting;
 
 use std::{future::Future, time::Duration};
 

@@ -1,6 +1,6 @@
 //! What the recorder of the `metrics` facade is told (feature `metrics`).
 
-mod page;
+pub mod page;
 
 use std::collections::{BTreeMap, BTreeSet};
 
