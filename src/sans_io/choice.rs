@@ -466,8 +466,8 @@ const ORDERS: [Order; 3] = [Order::Known, Order::NoBacklog, Order::Unknown];
 const ALL_GATES: [Gate; 3] = [Gate::Open, Gate::Cooling, Gate::Draining];
 /// Whoever was full when it was known last is the last choice.
 const UNNAMED: Tiers = Tiers {
-    free: Classes::new(&ORDERS, &[Gate::Open]),
-    full: Classes::new(&[Order::Full], &[Gate::Open]),
+    free: Classes::FREE,
+    full: Classes::FULL,
     spare: [
         Classes::new(&ORDERS, &[Gate::Cooling]),
         Classes::new(&[Order::Last], &[Gate::Open, Gate::Cooling]),

@@ -1,7 +1,7 @@
 //! Workers that came to take requests while some waited for that.
 
 use super::{
-    index::{Class, Classes, Gate, Order},
+    index::{Class, Classes},
     slots::RowSlot,
 };
 
@@ -38,9 +38,9 @@ impl Freed {
 
     #[cold]
     fn note_class(&mut self, row: RowSlot, class: Class) {
-        if FULL.contain(class) {
+        if Classes::FULL.contain(class) {
             // That helps nobody.
-        } else if FREE.contain(class) && self.rows.len() < MANY {
+        } else if Classes::FREE.contain(class) && self.rows.len() < MANY {
             self.rows.push(row);
             self.looked_up_to = None;
         } else {
@@ -82,7 +82,8 @@ impl Freed {
 
     /// A request was placed on one of them: those that take no more are out.
     pub(super) fn retain(&mut self, class_of: impl Fn(RowSlot) -> Option<Class>) {
-        let is_free = |row: &RowSlot| class_of(*row).is_some_and(|class| FREE.contain(class));
+        let is_free =
+            |row: &RowSlot| class_of(*row).is_some_and(|class| Classes::FREE.contain(class));
         self.rows.retain(is_free);
     }
 
@@ -105,12 +106,5 @@ impl Freed {
     }
 }
 
-/// Classes of workers that take any request they hold.
-const FREE: Classes = Classes::new(
-    &[Order::Known, Order::NoBacklog, Order::Unknown],
-    &[Gate::Open],
-);
-/// Of workers that all others are waited for.
-const FULL: Classes = Classes::new(&[Order::Full], &[Gate::Open]);
 /// Rows of which a list is kept: beyond, trying all who wait costs less than comparing names.
 const MANY: usize = 64;

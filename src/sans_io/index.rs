@@ -44,6 +44,13 @@ pub(super) struct Classes(u32);
 
 impl Classes {
     pub(super) const ALL: Self = Self(u32::MAX);
+    /// Workers that take any request they hold.
+    pub(super) const FREE: Self = Self::new(
+        &[Order::Known, Order::NoBacklog, Order::Unknown],
+        &[Gate::Open],
+    );
+    /// Workers for which all others wait.
+    pub(super) const FULL: Self = Self::new(&[Order::Full], &[Gate::Open]);
 
     /// These orders behind these gates.
     pub(super) const fn new(orders: &[Order], gates: &[Gate]) -> Self {
