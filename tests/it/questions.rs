@@ -8,21 +8,14 @@ use crate::support::{
     *,
 };
 use actix_kv_metrics::{
-    AskError, AttachRouter, Backoff, Flush, KvMetrics, KvMetricsConfig, ParseTicketError,
-    PublisherConfig, RouterConfig, SelectError, SelectWorker, Shutdown, Ticket,
+    AskError, AttachRouter, Flush, KvMetrics, ParseTicketError, SelectError, SelectWorker,
+    Shutdown, Ticket,
     actix::{self, Actor, clock::Instant},
 };
 use serde_json::{Value, json};
 
 fn started() -> KvMetrics {
-    let publisher = PublisherConfig::builder().coalescing(windows(50, 500));
-    let router = RouterConfig::builder().seed(7).build().unwrap();
-    let pauses = Backoff::new(ms(10), ms(40)).unwrap();
-    let config = KvMetricsConfig::default()
-        .publisher(publisher.build().unwrap())
-        .router(router)
-        .restart(pauses);
-    KvMetrics::start(config)
+    KvMetrics::start(settings())
 }
 
 fn request() -> SelectWorker {

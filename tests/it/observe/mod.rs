@@ -9,8 +9,8 @@ use crate::support::{
     *,
 };
 use actix_kv_metrics::{
-    Backoff, Candidates, DetachRouter, KvMetrics, KvMetricsConfig, PublisherConfig, RouterConfig,
-    SelectError, SelectWorker, WorkerLeft, WorkerRank, actix::Actor,
+    Candidates, DetachRouter, KvMetrics, SelectError, SelectWorker, WorkerLeft, WorkerRank,
+    actix::Actor,
 };
 use page::Page;
 
@@ -23,16 +23,7 @@ fn recorded<F: Future<Output = ()>>(body: impl FnOnce(Page) -> F) {
 }
 
 fn started() -> KvMetrics {
-    let publisher = PublisherConfig::builder().coalescing(windows(50, 500));
-    let router = RouterConfig::builder().seed(7).build().unwrap();
-    let pauses = Backoff::new(ms(10), ms(40)).unwrap();
-    let config = KvMetricsConfig::default()
-        .publisher(publisher.build().unwrap())
-        .router(router)
-        .restart(pauses)
-        .saturation(0.9)
-        .unwrap();
-    KvMetrics::start(config)
+    KvMetrics::start(settings().saturation(0.9).unwrap())
 }
 
 /// The rows of the tables in the docs: name, and kind, unit, labels with the values named for each, words.

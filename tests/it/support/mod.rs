@@ -12,7 +12,8 @@ use std::{
 
 pub use actix_kv_metrics::test_util::{Answer, RecordingRouter as Recorder};
 use actix_kv_metrics::{
-    Coalescing, CoalescingBuilder, ForwardPassMetrics, LoadSnapshot, SnapshotKind, WorkerRank,
+    Backoff, Coalescing, CoalescingBuilder, ForwardPassMetrics, KvMetricsConfig, LoadSnapshot,
+    PublisherConfig, RouterConfig, SnapshotKind, WorkerRank,
     actix::{self, Actor, Addr, Handler, clock, dev::ToEnvelope},
     test_util::{Gate, Hold, SnapshotLog, paused_within},
 };
@@ -83,6 +84,17 @@ pub async fn sleep(duration: Duration) {
 /// Windows of a link that nothing paces.
 pub fn unpaced() -> CoalescingBuilder {
     Coalescing::builder().min_gap(ms(0)).urgent_gap(ms(0))
+}
+
+/// A system with windows of 50 and 500 ms, a seed, and a router that comes back after 10 to 40 ms.
+pub fn settings() -> KvMetricsConfig {
+    let publisher = PublisherConfig::builder().coalescing(windows(50, 500));
+    let router = RouterConfig::builder().seed(7).build().unwrap();
+    let pauses = Backoff::new(ms(10), ms(40)).unwrap();
+    KvMetricsConfig::default()
+        .publisher(publisher.build().unwrap())
+        .router(router)
+        .restart(pauses)
 }
 
 /// Windows in milliseconds, of a link that nothing paces.

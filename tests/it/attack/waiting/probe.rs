@@ -4,8 +4,8 @@
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use actix_kv_metrics::{
-    Candidates, ForwardPassMetrics, KvMetrics, KvMetricsConfig, LoadSnapshot, PublisherId,
-    SelectError, SelectWorker, Selection, SnapshotKind, Ticket, WorkerLoad, WorkerRank,
+    ForwardPassMetrics, KvMetrics, KvMetricsConfig, LoadSnapshot, PublisherId, SelectError,
+    SelectWorker, Selection, SnapshotKind, Ticket, WorkerLoad, WorkerRank,
     actix::{self, clock},
 };
 use fastrand::Rng;
@@ -178,17 +178,7 @@ impl World {
         let rng = &mut self.rng;
         let mut any = || w(rng.u64(1..=workers));
         let (one, other, third) = (any(), any(), any());
-        let among = match rng.u8(..10) {
-            0 | 1 => Candidates::Rank(one),
-            2 => Candidates::Worker(one.worker()),
-            3 | 4 => among([one, other]),
-            _ => Candidates::Any,
-        };
-        let except = match rng.u8(..4) {
-            0 => vec![third],
-            1 => vec![third, other],
-            _ => vec![],
-        };
+        let (among, except) = super::restriction(rng, [one, other, third]);
         let blocks = match rng.u8(..8) {
             0 => rng.u32(140..320),
             1 => 501,
