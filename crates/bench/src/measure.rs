@@ -34,6 +34,21 @@ impl Spread {
         }
     }
 
+    /// Of spreads: the median of their medians, the least and the greatest of all.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn of_all(spreads: impl IntoIterator<Item = Self>) -> Self {
+        let spreads: Vec<_> = spreads.into_iter().collect();
+        let of = |figure: fn(&Self) -> f64| Self::of(spreads.iter().map(figure));
+        Self {
+            median: of(|spread| spread.median).median,
+            min: of(|spread| spread.min).min,
+            max: of(|spread| spread.max).max,
+        }
+    }
+
     /// A figure that does not vary, or was taken once.
     pub fn once(value: f64) -> Self {
         Self::of([value])

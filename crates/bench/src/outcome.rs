@@ -103,6 +103,23 @@ impl Row {
         self
     }
 
+    /// Joins the same row of other processes: medians of the medians, the least and the greatest of all.
+    pub fn merge(&mut self, others: &[&Self]) {
+        let all: Vec<_> = std::iter::once(&*self)
+            .chain(others.iter().copied())
+            .cloned()
+            .collect();
+        let of =
+            |figure: fn(&Self) -> Option<Spread>| Spread::of_all(all.iter().filter_map(figure));
+        self.ours = of(|row| Some(row.ours));
+        if let Some((_, opponent)) = &mut self.opponent {
+            *opponent = of(|row| row.opponent.as_ref().map(|(_, spread)| *spread));
+        }
+        if let Judged::Cost(ratio) | Judged::Speed(ratio) = &mut self.judged {
+            *ratio = of(|row| Some(row.judged_spread()));
+        }
+    }
+
     /// Whether the target is met; `None` if there is none.
     pub fn is_met(&self) -> Option<bool> {
         let value = self.judged_spread().median;

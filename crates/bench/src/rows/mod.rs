@@ -48,6 +48,20 @@ pub struct Findings {
 }
 
 impl Findings {
+    /// The same subject's of several processes as one.
+    ///
+    /// # Panics
+    ///
+    /// If there is none, or one has other rows than another.
+    pub fn of_processes(mut each: Vec<Self>) -> Self {
+        let mut first = each.remove(0);
+        for (n, row) in first.rows.iter_mut().enumerate() {
+            let others: Vec<_> = each.iter().map(|findings| &findings.rows[n]).collect();
+            row.merge(&others);
+        }
+        first
+    }
+
     /// Adds another subject's.
     pub fn extend(&mut self, more: Self) {
         self.rows.extend(more.rows);
@@ -59,6 +73,8 @@ impl Findings {
 #[derive(Debug, Clone, Copy)]
 pub struct Subject {
     pub name: &'static str,
+    /// In how many processes it is measured in full.
+    pub processes: usize,
     pub run: fn(Effort) -> Findings,
 }
 
@@ -66,46 +82,57 @@ pub struct Subject {
 pub const SUBJECTS: [Subject; 11] = [
     Subject {
         name: "report",
+        processes: 9,
         run: report::run,
     },
     Subject {
         name: "burst",
+        processes: 1,
         run: burst::run,
     },
     Subject {
         name: "many-workers",
+        processes: 1,
         run: many_workers::run,
     },
     Subject {
         name: "cpu-per-change",
+        processes: 1,
         run: cpu_per_change::run,
     },
     Subject {
         name: "never-quiet",
+        processes: 1,
         run: never_quiet::run,
     },
     Subject {
         name: "isolated",
+        processes: 1,
         run: isolated::run,
     },
     Subject {
         name: "idle",
+        processes: 1,
         run: idle::run,
     },
     Subject {
         name: "throughput",
+        processes: 1,
         run: throughput::run,
     },
     Subject {
         name: "memory",
+        processes: 1,
         run: memory::run,
     },
     Subject {
         name: "selection",
+        processes: 1,
         run: selection::run,
     },
     Subject {
         name: "growth",
+        processes: 1,
         run: growth::run,
     },
 ];

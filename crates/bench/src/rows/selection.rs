@@ -25,6 +25,9 @@ pub(super) fn run(effort: Effort) -> Findings {
     findings
         .rows
         .extend([8, 10_000].map(|workers| booking(workers, effort)));
+    findings
+        .rows
+        .extend([2, 4, 8, 16].map(|workers| booking_against_scan(workers, effort)));
     findings.rows.push(few_against_many(effort));
     findings.rows.extend(updates(effort));
     findings.rows.push(by_mailbox(effort));
@@ -79,6 +82,25 @@ fn booking(workers: u64, effort: Effort) -> Row {
     let name = format!("book and release without a choice, {workers} workers");
     let whole = format!("select, {OVERLAPS} overlaps");
     Row::cost(name, &whole, &pair, Target::Told)
+}
+
+/// The floor of a choice that books: the scan's whole choice beside it.
+fn booking_against_scan(workers: u64, effort: Effort) -> Row {
+    let mut pinned = Chooser::pinned(workers);
+    let mut scanner = Scanner::new(workers, 0);
+    let calls = effort.pick(2_000, 20_000);
+    let pair = Pair::alternate(
+        effort.rounds(),
+        || nanos_per_call(calls, |n| pinned.choose(n)),
+        || nanos_per_call(calls, |n| scanner.choose(n)),
+    );
+    let name = format!("floor: book and release without a choice, {workers} workers");
+    Row::cost(
+        name,
+        "(g) linear scan and its two counters",
+        &pair,
+        Target::Told,
+    )
 }
 
 fn few_against_many(effort: Effort) -> Row {
