@@ -57,6 +57,8 @@ pub struct Coalescer {
     loads_out: Vec<(WorkerSlot, Option<Nanos>)>,
     departures: BTreeSet<WorkerRank>,
     departures_out: Vec<WorkerRank>,
+    /// How many loads the last change carried: the next mostly carries as many.
+    carried: usize,
     /// Lives that ended, or began right after another, within the last `max_delay`.
     lives: RecentLives,
     wants_full: bool,
@@ -161,6 +163,7 @@ impl Coalescer {
             loads_out: Vec::new(),
             departures: BTreeSet::new(),
             departures_out: Vec::new(),
+            carried: 0,
             lives: RecentLives::new(settings.max_delay()),
             wants_full: true,
             building: None,
@@ -661,7 +664,7 @@ impl Coalescer {
     }
 
     fn take_due(&mut self, reports: &Reports, now: Instant) -> SnapshotContent {
-        let mut workers = Vec::new();
+        let mut workers = Vec::with_capacity(self.windows.count().min(self.carried));
         while let Some(slot) = self.windows.first_due(self.now) {
             self.windows.close(slot);
             let Some(report) = reports.at(slot) else {
@@ -698,6 +701,7 @@ impl Coalescer {
         }
         let left: Vec<_> = std::mem::take(&mut self.departures).into_iter().collect();
         self.departures_out.clone_from(&left);
+        self.carried = workers.len();
         SnapshotContent {
             full: false,
             built_at: now,
