@@ -100,7 +100,7 @@ pub use crate::{
         flush::{Flush, FlushReport, Shutdown, Undelivered},
         messages::{AllRanksLeft, MetricsChanged, WorkerDraining, WorkerJoined, WorkerLeft},
         reporter::{MetricsReporter, ReportError},
-        routers::{AttachRouter, DetachRouter},
+        routers::{AttachRouter, DetachRouter, RequestFull},
         stats::{GetPending, GetPublisherStats, LinkPending, LinkStats, Pending, PublisherStats},
     },
     router::{GetLoads, GetRouterStats, Release, RouterActor, RouterStats, Selection},

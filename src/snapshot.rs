@@ -15,7 +15,9 @@ use crate::metrics::{ForwardPassMetrics, WorkerRank};
 pub struct PublisherId {
     /// Stable over restarts if it was configured, else drawn at random.
     pub id: u64,
-    /// When this run began, in microseconds of Unix time, and greater than any drawn before it in its process.
+    /// When this run began, in microseconds since 1970 by the clock of its machine, and greater than any drawn before it in its
+    /// process: a later run has a greater one, as far as the clocks agree. Where they do not, a router hears the lower one once
+    /// the greater has said goodbye, or has been silent for [`stale_after`](crate::RouterConfigBuilder::stale_after).
     pub incarnation: u64,
 }
 
@@ -117,7 +119,8 @@ pub enum SnapshotKind {
 pub struct WorkerLoad {
     /// Whose load it is.
     pub worker: WorkerRank,
-    /// Grows when a worker comes back under the same id.
+    /// Grows when a worker comes back under the same id: when this life began, in microseconds since 1970 by the clock of the
+    /// publisher's machine, and greater than any drawn before it in its process.
     pub life: u64,
     /// `None`: the worker is known and has not reported yet.
     pub metrics: Option<ForwardPassMetrics>,

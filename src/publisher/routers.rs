@@ -62,6 +62,20 @@ impl Message for DetachRouter {
     type Result = bool;
 }
 
+/// Sends a router everything, as if it had answered [`NeedFull`](SnapshotAck::NeedFull) just now: for whoever stands between the publisher
+/// and routers that it does not know, such as a bridge to other machines. Answers whether the link is attached and its router
+/// is not gone.
+///
+/// Everything that is sent from then on answers it, so requests before that are one; what is in flight does not, and is
+/// waited for. Whoever asks is there: a backoff after refusals ends, at the earliest when the first pause of one
+/// ([`Backoff`](crate::Backoff)) would be over since the last try. A refusal after that counts on, and the pauses with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestFull(pub LinkId);
+
+impl Message for RequestFull {
+    type Result = bool;
+}
+
 /// A router, its link, and the acknowledgement that is waited for.
 #[derive(Debug)]
 pub(super) struct Attached {
@@ -143,6 +157,21 @@ impl Handler<DetachRouter> for PublisherActor {
         self.tell_counts();
         let attached = self.attached.remove(place);
         attached.router.do_send(self.closed());
+        self.drive(ctx, now);
+        true
+    }
+}
+
+impl Handler<RequestFull> for PublisherActor {
+    type Result = bool;
+
+    fn handle(&mut self, msg: RequestFull, ctx: &mut Context<Self>) -> bool {
+        let now = self.begin_message(ctx);
+        let mut attached = self.attached.iter_mut();
+        let Some(attached) = attached.find(|a| a.link.id() == msg.0 && !a.link.is_lost()) else {
+            return false;
+        };
+        attached.link.handle_full_requested();
         self.drive(ctx, now);
         true
     }

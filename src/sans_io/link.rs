@@ -276,6 +276,22 @@ impl Link {
             self.min_gap = coalescing.min_gap();
             self.urgent_gap = urgent_gap(coalescing);
         }
+        self.want_full();
+    }
+
+    /// The router asks for everything. So it is there: a backoff ends, but not before the first pause of one would be over since
+    /// the last try, lest who asks and refuses by turns makes it a loop.
+    pub fn handle_full_requested(&mut self) {
+        self.want_full();
+        let earliest = self
+            .last_start
+            .and_then(|start| start.checked_add(self.backoff.delay(1)));
+        if let LinkState::BackingOff { until } = &mut self.state {
+            *until = (*until).into_iter().chain(earliest).min();
+        }
+    }
+
+    fn want_full(&mut self) {
         // One that is being built tells everything too; begun anew each time, it would never be out.
         if !self.coalescer.is_building() {
             self.coalescer.want_full();

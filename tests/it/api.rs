@@ -10,9 +10,9 @@ use actix_kv_metrics::{
     GetLoads, GetPending, GetPublisherStats, GetRouterStats, InvalidMetrics, KvMetrics,
     KvMetricsConfig, KvStats, LinkId, LoadSnapshot, Loads, MetricsChanged, MetricsReporter,
     ParseTicketError, Pending, PublisherActor, PublisherConfig, PublisherConfigBuilder,
-    PublisherId, PublisherStats, RankLoad, Release, ReportError, RouterActor, RouterConfig,
-    RouterConfigBuilder, RouterStats, SelectError, SelectWorker, Selection, Shutdown, SnapshotAck,
-    SnapshotKind, SnapshotRejected, SpecDecodeStats, TableCounts, Ticket, Undelivered,
+    PublisherId, PublisherStats, RankLoad, Release, ReportError, RequestFull, RouterActor,
+    RouterConfig, RouterConfigBuilder, RouterStats, SelectError, SelectWorker, Selection, Shutdown,
+    SnapshotAck, SnapshotKind, SnapshotRejected, SpecDecodeStats, TableCounts, Ticket, Undelivered,
     WorkerDraining, WorkerId, WorkerJoined, WorkerLeft, WorkerLoad, WorkerRank, WorkerStats,
     sans_io::{Coalescer, Delivery, Leases, Link, LinkState, LoadTable, Placement, Reports},
     wire::{LoadEvent, WireError},
@@ -202,6 +202,7 @@ fn messages_have_the_promised_answers() {
     answers::<AllRanksLeft, usize>();
     answers::<AttachRouter, LinkId>();
     answers::<DetachRouter, bool>();
+    answers::<RequestFull, bool>();
     answers::<Flush, FlushReport>();
     answers::<Shutdown, FlushReport>();
     answers::<GetPending, Pending>();
@@ -224,6 +225,7 @@ fn messages_have_the_promised_answers() {
     handles::<PublisherActor, AllRanksLeft>();
     handles::<PublisherActor, AttachRouter>();
     handles::<PublisherActor, DetachRouter>();
+    handles::<PublisherActor, RequestFull>();
     handles::<PublisherActor, Flush>();
     handles::<PublisherActor, Shutdown>();
     handles::<PublisherActor, GetPending>();
@@ -308,6 +310,7 @@ fn public_types_are_send_sync_and_debug() {
         PublisherStats,
         RankLoad,
         Release,
+        RequestFull,
         ReportError,
         Reports,
         RouterConfig,
@@ -510,7 +513,9 @@ async fn smoke_a_publisher_and_a_router() {
     assert_eq!(pending.links.len(), 1);
     let stats = publisher.send(GetPublisherStats).await.unwrap();
     assert_eq!((stats.received, stats.leases_ended), (2, 0));
+    assert!(publisher.send(RequestFull(link)).await.unwrap());
     assert!(publisher.send(DetachRouter(link)).await.unwrap());
+    assert!(!publisher.send(RequestFull(link)).await.unwrap());
     assert!(!publisher.send(DetachRouter(link)).await.unwrap());
     assert!(router.send(GetLoads).await.unwrap().is_empty());
     let shut = publisher.send(Shutdown { within: SECOND }).await.unwrap();

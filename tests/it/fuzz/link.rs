@@ -30,6 +30,7 @@ enum Step {
     Stray(usize, u64),
     Flush(usize),
     RetryNow(usize),
+    FullRequested(usize),
     AttachAgain(usize, Option<Coalescing>),
     /// Whether what was in flight had arrived.
     Restart(usize, bool),
@@ -114,6 +115,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> + Clone {
         1 => (link(), hostile_u64()).prop_map(|(link, sequence)| Step::Stray(link, sequence)),
         1 => link().prop_map(Step::Flush),
         1 => link().prop_map(Step::RetryNow),
+        1 => link().prop_map(Step::FullRequested),
         1 => (link(), option::of(windows())).prop_map(|(l, w)| Step::AttachAgain(l, w)),
         1 => (link(), any::<bool>()).prop_map(|(l, arrived)| Step::Restart(l, arrived)),
         4 => pause.clone().prop_map(Step::Later),
@@ -192,6 +194,7 @@ impl History {
             Step::Stray(at, sequence) => self.stray(at, sequence)?,
             Step::Flush(at) => self.routers[at].link.handle_flush(),
             Step::RetryNow(at) => self.routers[at].link.handle_retry_now(),
+            Step::FullRequested(at) => self.routers[at].link.handle_full_requested(),
             Step::AttachAgain(at, windows) => {
                 let router = &mut self.routers[at];
                 if !router.link.is_lost() {

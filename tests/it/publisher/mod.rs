@@ -10,4 +10,5 @@ mod links;
 mod messages;
 mod reporter;
 mod reports;
+mod requests;
 mod stop;
