@@ -1,0 +1,37 @@
+//! [`actix_kv_metrics`] across machines: worker load over core NATS, and to and from NVIDIA Dynamo.
+//!
+//! What is here so far needs no server: the forms of the messages, the subjects they travel on, the settings.
+//!
+//! - [`wire`]: snapshots of load as versioned messages, cut into parts and put together again.
+//! - [`Subjects`]: who speaks where.
+//! - [`dynamo`]: the messages of NVIDIA Dynamo 0.5 to 1.6, read and written.
+//! - [`NatsConfig`]: servers, login, TLS, prefix, lease, [`Limits`].
+//!
+//! Whatever a message holds, reading it gives a value or a typed error; it never panics, and costs memory in proportion to its
+//! size.
+
+mod config;
+mod connection;
+mod deadline;
+pub mod dynamo;
+mod error;
+mod inbound;
+mod msgpack;
+mod outbound;
+mod publisher;
+pub mod subjects;
+mod subscriber;
+mod waiting;
+pub mod wire;
+
+pub use crate::{
+    config::{Credentials, Limits, NatsConfig, NatsConfigBuilder, NatsConfigError, Secret, Tls},
+    connection::NatsError,
+    inbound::InboundCounts,
+    outbound::OutboundCounts,
+    publisher::{GetNatsPublisherStats, NatsPublisher, NatsPublisherStats},
+    subjects::{Subject, SubjectError, Subjects},
+    subscriber::{
+        GetNatsSubscriberStats, NatsSubscriber, NatsSubscriberBuilder, NatsSubscriberStats,
+    },
+};
