@@ -5,7 +5,7 @@
 //! connection, is gone, and the router is told so.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -13,6 +13,11 @@ use actix_kv_metrics::{
     LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, SnapshotRejected, WorkerRank,
 };
 
+mod line;
+#[cfg(test)]
+mod tests;
+
+use self::line::{AGAIN, Publisher, SELDOM, Wanted};
 use crate::{
     config::Limits,
     waiting::Waiting,
@@ -30,6 +35,8 @@ pub(crate) struct Inbound {
     clock: Duration,
     connected_since: Option<Instant>,
     lease: Duration,
+    /// By that clock, when whoever lives has been heard since the connection was made: they say so after a third of the lease.
+    heard_by: Duration,
     publishers: HashMap<u64, Publisher>,
     workers: usize,
     /// Publishers with something for the router, which is not busy with them.
@@ -75,42 +82,6 @@ pub struct InboundCounts {
     pub connects: u64,
 }
 
-struct Publisher {
-    assembler: Assembler,
-    /// One an incarnation, the one heard last at the end.
-    lines: Vec<Line>,
-    /// The router is busy with a snapshot of it.
-    busy: bool,
-    /// Everything is wanted.
-    wanted: Option<Wanted>,
-}
-
-/// What was heard of one incarnation.
-struct Line {
-    incarnation: u64,
-    /// Of what came last.
-    sequence: u64,
-    /// When that was raised.
-    raised_at: Option<Instant>,
-    /// It has told everything, and nothing is missing since.
-    whole: bool,
-    /// Something of it went to the router.
-    told: bool,
-    /// It said goodbye, or its lease has ended.
-    closed: bool,
-    workers: HashSet<WorkerRank>,
-    waiting: Option<Waiting>,
-    /// By the clock that stands still without a connection.
-    heard: Duration,
-}
-
-#[derive(Clone, Copy)]
-struct Wanted {
-    ask_at: Instant,
-    /// Until it is asked again.
-    pause: Duration,
-}
-
 impl Inbound {
     /// Not connected yet. `lease`: silence after which a publisher is gone.
     pub(crate) fn new(lease: Duration, limits: Limits) -> Self {
@@ -120,6 +91,7 @@ impl Inbound {
             clock: Duration::ZERO,
             connected_since: None,
             lease,
+            heard_by: Duration::ZERO,
             publishers: HashMap::new(),
             workers: 0,
             ready: VecDeque::new(),
@@ -149,11 +121,7 @@ impl Inbound {
         self.connected_since = Some(now);
         self.counts.connects += 1;
         self.want_all(now);
-        // However often the connection breaks, who is silent is found out; and nobody is who could not be heard.
-        let least = self.clock + self.lease / 3;
-        for line in self.publishers.values_mut().flat_map(|p| &mut p.lines) {
-            line.heard = line.heard.max(least.saturating_sub(self.lease));
-        }
+        self.heard_by = self.clock.saturating_add(self.lease / 3);
         self.look_at = Some(now);
     }
 
@@ -247,8 +215,7 @@ impl Inbound {
         let id = snapshot.publisher.id;
         self.keep_allowed(&mut snapshot);
         let heard = self.connected_time(now);
-        let lease_until = now + self.lease;
-        self.look_by(Some(lease_until));
+        self.look_by(now.checked_add(self.lease));
         let Some(publisher) = self.publishers.get_mut(&id) else {
             return;
         };
@@ -333,7 +300,7 @@ impl Inbound {
             return;
         }
         let heard = self.connected_time(now);
-        self.look_by(Some(now + self.lease));
+        self.look_by(now.checked_add(self.lease));
         let Some(publisher) = self.publishers.get_mut(&id) else {
             return;
         };
@@ -467,16 +434,15 @@ impl Inbound {
                 if wanted.ask_at <= now {
                     asked.push(*id);
                     wanted.ask_at = now + wanted.pause;
-                    wanted.pause = (wanted.pause * 2).min(self.lease / 3).max(AGAIN);
+                    wanted.pause = (wanted.pause * 2).min(self.lease / 3).clamp(AGAIN, SELDOM);
                 }
                 by(wanted.ask_at);
             }
             publisher.lines.retain_mut(|line| {
-                let ends = line.heard + self.lease;
+                let ends = line.lease_ends(self.lease, self.heard_by);
                 if line.closed || clock < ends {
-                    if !line.closed {
-                        by(now + (ends - clock));
-                    }
+                    let at = now.checked_add(ends.saturating_sub(clock));
+                    at.filter(|_| !line.closed).into_iter().for_each(&mut by);
                     return true;
                 }
                 ended.push(*id);
@@ -493,97 +459,3 @@ impl Inbound {
         asked
     }
 }
-
-impl Publisher {
-    fn is_ready(&self) -> bool {
-        !self.busy && self.lines.iter().any(|line| line.waiting.is_some())
-    }
-
-    /// Where that incarnation is kept. `workers`: those of all publishers.
-    fn line(&mut self, publisher: PublisherId, now: Instant, workers: &mut usize) -> &mut Line {
-        let mut lines = self.lines.iter();
-        let line = match lines.position(|line| line.incarnation == publisher.incarnation) {
-            Some(place) => self.lines.remove(place),
-            None => {
-                // Two that live may speak by turns; of more, who has not been heard for longest is taken to be gone.
-                let living = self.lines.iter().filter(|line| !line.closed).count();
-                let first = self.lines.iter().position(|line| !line.closed);
-                if let Some(first) = first.filter(|_| living >= LIVING)
-                    && !self.lines[first].end(publisher.id, now, workers)
-                {
-                    self.lines.remove(first);
-                }
-                Line::new(publisher.incarnation)
-            }
-        };
-        self.lines.push(line);
-        let last = self.lines.len() - 1;
-        &mut self.lines[last]
-    }
-}
-
-impl Line {
-    fn new(incarnation: u64) -> Self {
-        Self {
-            incarnation,
-            sequence: 0,
-            raised_at: None,
-            whole: false,
-            told: false,
-            closed: false,
-            workers: HashSet::new(),
-            waiting: None,
-            heard: Duration::ZERO,
-        }
-    }
-
-    /// Whether what has this sequence came before, or is older than that. A great sequence that was said by mistake must not
-    /// shut out what follows for ever: once it has not been raised for a while, what is lower counts.
-    fn is_late(&self, sequence: u64, now: Instant) -> bool {
-        let lately = self
-            .raised_at
-            .is_some_and(|at| now.saturating_duration_since(at) < LATELY);
-        self.whole && lately && sequence <= self.sequence
-    }
-
-    fn forget_workers(&mut self, workers: &mut usize) {
-        *workers -= self.workers.len();
-        self.workers.clear();
-    }
-
-    /// It is gone; whether the router has yet to be told so.
-    fn end(&mut self, id: u64, now: Instant, workers: &mut usize) -> bool {
-        self.forget_workers(workers);
-        if !self.told {
-            return false;
-        }
-        self.closed = true;
-        self.whole = false;
-        let goodbye = LoadSnapshot {
-            publisher: PublisherId::new(id, self.incarnation),
-            sequence: self.sequence,
-            kind: SnapshotKind::Closed,
-            left: Vec::new(),
-            workers: Vec::new(),
-        };
-        self.waiting = Some(Waiting::new(goodbye, now));
-        true
-    }
-}
-
-impl Wanted {
-    /// It was asked for just now.
-    fn asked(now: Instant) -> Self {
-        Self {
-            ask_at: now + AGAIN,
-            pause: AGAIN * 2,
-        }
-    }
-}
-
-/// Everything is asked for again after so long at the earliest; publishers send it no more often than twice in that time.
-const AGAIN: Duration = Duration::from_secs(1);
-/// So long a snapshot that is older than another is known to be that.
-const LATELY: Duration = Duration::from_secs(1);
-/// Incarnations of one publisher that are heard at once.
-const LIVING: usize = 2;

@@ -16,7 +16,8 @@ pub(crate) type Answer = Result<SnapshotAck, SnapshotRejected>;
 /// State of a publisher's end. `now` is passed in; nothing is sent here.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    lease: Duration,
+    /// After so much silence it is said that the publisher lives; never, if nobody has a lease on it.
+    alive_after: Option<Duration>,
     connected: bool,
     /// The next full snapshot must come back itself.
     doubted: bool,
@@ -92,7 +93,7 @@ impl Outbound {
     /// Not connected yet. `lease`: silence after which subscribers take the publisher to be gone.
     pub(crate) fn new(lease: Duration) -> Self {
         Self {
-            lease,
+            alive_after: (lease < Duration::MAX).then_some(lease / 3),
             connected: false,
             doubted: true,
             out: None,
@@ -248,9 +249,8 @@ impl Outbound {
     fn alive_at(&self) -> Option<Instant> {
         // While a snapshot is out the server is slow, and would read of it later still.
         let quiet = self.said.is_some() && self.out.is_none();
-        self.said_at
-            .filter(|_| quiet)
-            .map(|said_at| said_at + self.lease / 3)
+        let said_at = self.said_at.filter(|_| quiet)?;
+        said_at.checked_add(self.alive_after?)
     }
 
     /// What is due by now.
@@ -279,3 +279,6 @@ pub(crate) const BETWEEN_FULLS: Duration = Duration::from_millis(500);
 const HEARD: Duration = Duration::from_millis(2);
 /// Over so long the answers to a request to all publishers are spread.
 pub(crate) const SPREAD: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests;

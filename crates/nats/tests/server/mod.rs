@@ -115,6 +115,10 @@ impl Server {
         self.signal(Signal::SIGHUP);
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
