@@ -353,6 +353,10 @@ impl Inbound {
                 publisher.lines[place].told = true;
                 if waiting.is_closed() {
                     publisher.lines.remove(place);
+                    // The router did not hear another run of it while this one lived.
+                    if !publisher.lines.is_empty() {
+                        self.want(id, now);
+                    }
                 }
                 self.counts.delivered += 1;
                 return Some(waiting.into_snapshot(now));

@@ -18,12 +18,17 @@ pub(crate) type Answer = Result<SnapshotAck, SnapshotRejected>;
 pub(crate) struct Outbound {
     /// After so much silence it is said that the publisher lives; never, if nobody has a lease on it.
     alive_after: Option<Duration>,
-    connected: bool,
+    /// The longest pause between two attempts to connect.
+    reconnect_delay: Duration,
+    /// Since when there is no connection; `None`: there is one.
+    down_since: Option<Instant>,
     /// The next full snapshot must come back itself.
     doubted: bool,
     out: Option<Out>,
     /// Of the snapshot that waits for the connection to come back, whether it is a full one.
     held: Option<bool>,
+    /// When it is answered.
+    answer_at: Option<Instant>,
     marks: u64,
     /// What was published last; nothing after a goodbye.
     said: Option<Alive>,
@@ -87,17 +92,22 @@ pub(crate) struct Due {
     pub(crate) request_full: bool,
     /// It is to be said that the publisher lives.
     pub(crate) alive: Option<Alive>,
+    /// What waited for the connection is answered.
+    pub(crate) answer: Option<Answer>,
 }
 
 impl Outbound {
-    /// Not connected yet. `lease`: silence after which subscribers take the publisher to be gone.
-    pub(crate) fn new(lease: Duration) -> Self {
+    /// Not connected yet. `lease`: silence after which subscribers take the publisher to be gone. `reconnect_delay`: the longest
+    /// pause between two attempts to connect, here and at the subscribers.
+    pub(crate) fn new(lease: Duration, reconnect_delay: Duration, now: Instant) -> Self {
         Self {
             alive_after: (lease < Duration::MAX).then_some(lease / 3),
-            connected: false,
+            reconnect_delay,
+            down_since: Some(now),
             doubted: true,
             out: None,
             held: None,
+            answer_at: None,
             marks: 0,
             said: None,
             said_at: None,
@@ -112,7 +122,7 @@ impl Outbound {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.connected
+        self.down_since.is_none()
     }
 
     /// The publisher's next snapshot, in `parts` parts. One that is out already will not be answered: who sent it does not wait.
@@ -124,7 +134,7 @@ impl Outbound {
     ) -> Sending {
         self.counts.lost += u64::from(self.out.take().is_some());
         let full = snapshot.kind == SnapshotKind::Full;
-        if !self.connected {
+        if !self.is_connected() {
             self.held = Some(full);
             self.counts.held += 1;
             return Sending::Hold;
@@ -194,31 +204,33 @@ impl Outbound {
         self.out.take().map(|_| Err(SnapshotRejected))
     }
 
-    /// There is a connection, a new one. What waited for it is old by now: everything is to be sent.
-    pub(crate) fn handle_connected(&mut self, now: Instant) -> Option<Answer> {
-        self.handle_disconnected();
-        self.connected = true;
+    /// There is a connection, a new one. What waited for it is old by now: everything is to be sent, once those who were cut off
+    /// with it are back.
+    pub(crate) fn handle_connected(&mut self, now: Instant) {
+        self.handle_disconnected(now);
+        let down_for = self.down_since.map(|since| now - since);
+        self.down_since = None;
         self.doubted = true;
         self.counts.connects += 1;
         // From now on silence counts at the subscribers that were cut off together with it.
         self.said_at = self.said_at.map(|_| now);
-        match self.held.take() {
-            Some(false) => Some(Ok(SnapshotAck::NeedFull)),
-            Some(true) => {
-                // Once the publisher has heard of the refusal: then it ends the backoff that this begins.
-                self.want_full(now + HEARD);
-                Some(Err(SnapshotRejected))
-            }
-            None => {
-                self.want_full(now);
-                None
-            }
+        // The first attempt is made at once, others after half of the longest pause at least.
+        let others_too = down_for.is_some_and(|down| down >= self.reconnect_delay / 2);
+        let at = if others_too {
+            now + self.reconnect_delay
+        } else {
+            now
+        };
+        match self.held {
+            Some(_) => self.answer_at = Some(at),
+            None => self.want_full(at),
         }
     }
 
     /// The connection is gone. What is out waits until there is another one.
-    pub(crate) fn handle_disconnected(&mut self) {
-        self.connected = false;
+    pub(crate) fn handle_disconnected(&mut self, now: Instant) {
+        self.down_since.get_or_insert(now);
+        self.answer_at = None;
         if let Some(out) = self.out.take() {
             self.counts.lost += 1;
             self.held = Some(out.full);
@@ -240,10 +252,11 @@ impl Outbound {
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        if !self.connected {
+        if !self.is_connected() {
             return None;
         }
-        self.wanted.into_iter().chain(self.alive_at()).min()
+        let due = [self.wanted, self.alive_at(), self.answer_at];
+        due.into_iter().flatten().min()
     }
 
     fn alive_at(&self) -> Option<Instant> {
@@ -256,8 +269,20 @@ impl Outbound {
     /// What is due by now.
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> Due {
         let mut due = Due::default();
-        if !self.connected {
+        if !self.is_connected() {
             return due;
+        }
+        if self.answer_at.is_some_and(|at| at <= now) {
+            self.answer_at = None;
+            due.answer = match self.held.take() {
+                Some(true) => {
+                    // Once the publisher has heard of the refusal: then it ends the backoff that this begins.
+                    self.want_full(now + HEARD);
+                    Some(Err(SnapshotRejected))
+                }
+                Some(false) => Some(Ok(SnapshotAck::NeedFull)),
+                None => None,
+            };
         }
         if self.wanted.is_some_and(|wanted| wanted <= now) {
             self.wanted = None;

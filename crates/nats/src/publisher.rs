@@ -125,7 +125,7 @@ impl NatsPublisher {
             id: None,
             listens: Vec::new(),
             echo: None,
-            state: Outbound::new(config.publisher_lease()),
+            state: Outbound::new(config.publisher_lease(), config.reconnect_delay(), now()),
             answer: None,
             login: LoginWatch::default(),
             timer: Deadline::default(),
@@ -164,7 +164,9 @@ impl NatsPublisher {
         self.counts.parts += parts.len() as u64;
         self.counts.bytes += parts.iter().map(|part| part.len() as u64).sum::<u64>();
         let subjects = self.config.subjects().clone();
-        let id = snapshot.publisher.id;
+        let PublisherId {
+            id, incarnation, ..
+        } = snapshot.publisher;
         let listen = self.id.is_none_or(|known| known.id != id);
         self.id = Some(snapshot.publisher);
         if listen {
@@ -190,7 +192,7 @@ impl NatsPublisher {
             for part in parts {
                 client.publish(subject.clone(), part.into()).await.ok()?;
             }
-            let marker = mark.to_string().into();
+            let marker = format!("{incarnation} {mark}").into();
             client.publish(subjects.mark(id), marker).await.ok()?;
             Some((listens, echo))
         };
@@ -245,7 +247,7 @@ impl NatsPublisher {
             let say = async move { client.publish(subject, payload).await };
             ctx.wait(say.into_actor(self).map(|_, _, _| ()));
         }
-        self.give(None, ctx);
+        self.give(due.answer, ctx);
     }
 }
 
@@ -320,9 +322,12 @@ impl StreamHandler<Heard> for NatsPublisher {
         self.login.handle(&heard);
         let subjects = self.config.subjects();
         let answer = match &heard {
-            Heard::Connected => self.state.handle_connected(now()),
+            Heard::Connected => {
+                self.state.handle_connected(now());
+                None
+            }
             Heard::Disconnected => {
-                self.state.handle_disconnected();
+                self.state.handle_disconnected(now());
                 None
             }
             Heard::RefusedPublish(subject) => {
@@ -369,8 +374,8 @@ impl StreamHandler<async_nats::Message> for NatsPublisher {
         let own = |id| self.id.is_some_and(|publisher| publisher.id == id);
         let answer = match subject {
             Subject::Mark(id) if own(id) => {
-                let text = std::str::from_utf8(&message.payload).ok();
-                let mark = text.and_then(|text| text.parse().ok());
+                // Another process may have the same id.
+                let mark = own_mark(&message.payload, self.id);
                 mark.and_then(|mark| self.state.handle_mark(mark))
             }
             Subject::Snapshot(id) if own(id) => {
@@ -402,4 +407,11 @@ impl StreamHandler<async_nats::Message> for NatsPublisher {
 
 fn now() -> Instant {
     actix::clock::Instant::now().into_std()
+}
+
+/// The number of a marker, if this run of the publisher sent it.
+fn own_mark(marker: &[u8], publisher: Option<PublisherId>) -> Option<u64> {
+    let (incarnation, mark) = std::str::from_utf8(marker).ok()?.split_once(' ')?;
+    let own = incarnation.parse() == Ok(publisher?.incarnation);
+    own.then(|| mark.parse().ok())?
 }

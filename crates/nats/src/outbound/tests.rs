@@ -30,10 +30,15 @@ fn full(sequence: u64) -> LoadSnapshot {
 const APPLIED: Option<Answer> = Some(Ok(SnapshotAck::Applied));
 const REJECTED: Option<Answer> = Some(Err(SnapshotRejected));
 
+fn new(lease: Duration) -> (Outbound, Instant) {
+    let epoch = Instant::now();
+    (Outbound::new(lease, ms(100), epoch), epoch)
+}
+
 /// Connected at 0, with a full snapshot that arrived.
 fn settled() -> (Outbound, Instant) {
-    let (mut outbound, epoch) = (Outbound::new(LEASE), Instant::now());
-    assert_eq!(outbound.handle_connected(epoch), None);
+    let (mut outbound, epoch) = new(LEASE);
+    outbound.handle_connected(epoch);
     outbound.handle_snapshot(&full(1), 1, epoch);
     outbound.handle_mark(1);
     assert_eq!(outbound.handle_echo(1), APPLIED);
@@ -50,11 +55,19 @@ fn due(outbound: &mut Outbound, epoch: Instant) -> Option<(u64, Due)> {
 const REQUEST: Due = Due {
     request_full: true,
     alive: None,
+    answer: None,
 };
+
+fn answers(answer: Option<Answer>) -> Due {
+    Due {
+        answer,
+        ..Due::default()
+    }
+}
 
 #[test]
 fn the_first_full_snapshot_of_a_connection_counts_once_all_of_it_and_the_marker_are_back() {
-    let (mut outbound, now) = (Outbound::new(LEASE), Instant::now());
+    let (mut outbound, now) = new(LEASE);
     outbound.handle_connected(now);
     let sending = outbound.handle_snapshot(&full(1), 3, now);
     let echoed = true;
@@ -95,38 +108,53 @@ fn a_refusal_that_comes_after_the_marker_asks_for_everything() {
     assert_eq!(due(&mut outbound, epoch), Some((601, REQUEST)));
 }
 
+const NEED_FULL: Option<Answer> = Some(Ok(SnapshotAck::NeedFull));
+
+/// Those cut off together with it, who are to hear it, are back by then.
 #[test]
-fn without_a_connection_nothing_is_published_and_everything_is_asked_for_when_there_is_one() {
+fn without_a_connection_nothing_is_published_and_everything_goes_out_when_all_are_back() {
     let (mut outbound, epoch) = settled();
-    outbound.handle_disconnected();
+    outbound.handle_disconnected(epoch + ms(900));
     let sending = outbound.handle_snapshot(&delta(2), 1, epoch + ms(1_000));
     assert_eq!(sending, Sending::Hold);
     assert_eq!(outbound.poll_timeout(), None);
-    let answer = outbound.handle_connected(epoch + ms(3_000));
-    assert_eq!(answer, Some(Ok(SnapshotAck::NeedFull)));
+    outbound.handle_connected(epoch + ms(3_000));
+    assert_eq!(due(&mut outbound, epoch), Some((3_100, answers(NEED_FULL))));
 
     // A full one is refused, and its publisher's backoff ended once it has heard so.
     let (mut outbound, epoch) = settled();
-    outbound.handle_disconnected();
+    outbound.handle_disconnected(epoch + ms(900));
     outbound.handle_snapshot(&full(2), 1, epoch + ms(1_000));
-    assert_eq!(outbound.handle_connected(epoch + ms(3_000)), REJECTED);
-    assert_eq!(due(&mut outbound, epoch), Some((3_002, REQUEST)));
+    outbound.handle_connected(epoch + ms(3_000));
+    assert_eq!(due(&mut outbound, epoch), Some((3_100, answers(REJECTED))));
+    assert_eq!(due(&mut outbound, epoch), Some((3_102, REQUEST)));
 
     // Nothing was held: it is asked for.
     let (mut outbound, epoch) = settled();
-    outbound.handle_disconnected();
-    assert_eq!(outbound.handle_connected(epoch + ms(3_000)), None);
-    assert_eq!(due(&mut outbound, epoch), Some((3_000, REQUEST)));
+    outbound.handle_disconnected(epoch + ms(900));
+    outbound.handle_connected(epoch + ms(3_000));
+    assert_eq!(due(&mut outbound, epoch), Some((3_100, REQUEST)));
+
+    // It breaks again before that.
+    let (mut outbound, epoch) = settled();
+    outbound.handle_disconnected(epoch + ms(900));
+    outbound.handle_snapshot(&delta(2), 1, epoch + ms(1_000));
+    outbound.handle_connected(epoch + ms(3_000));
+    outbound.handle_disconnected(epoch + ms(3_050));
+    assert_eq!(outbound.poll_timeout(), None);
+    outbound.handle_connected(epoch + ms(4_000));
+    assert_eq!(due(&mut outbound, epoch), Some((4_100, answers(NEED_FULL))));
 }
 
 #[test]
 fn what_is_out_when_the_connection_breaks_is_answered_when_there_is_another() {
     let (mut outbound, epoch) = settled();
     outbound.handle_snapshot(&delta(2), 1, epoch);
-    outbound.handle_disconnected();
+    outbound.handle_disconnected(epoch + ms(600));
     assert_eq!(outbound.handle_mark(2), None);
-    let answer = outbound.handle_connected(epoch + ms(100));
-    assert_eq!(answer, Some(Ok(SnapshotAck::NeedFull)));
+    // It was there again at once: nobody else was cut off.
+    outbound.handle_connected(epoch + ms(610));
+    assert_eq!(due(&mut outbound, epoch), Some((610, answers(NEED_FULL))));
     let counts = outbound.counts();
     assert_eq!((counts.lost, counts.held), (1, 0));
 }
@@ -152,6 +180,7 @@ fn it_says_that_it_lives_after_a_third_of_the_lease_of_silence_but_not_after_a_g
     let (mut outbound, epoch) = settled();
     let alive = Due {
         request_full: false,
+        answer: None,
         alive: Some(Alive {
             incarnation: 1,
             sequence: 1,
@@ -171,7 +200,7 @@ fn it_says_that_it_lives_after_a_third_of_the_lease_of_silence_but_not_after_a_g
 
 #[test]
 fn without_a_lease_it_never_says_that_it_lives() {
-    let (mut outbound, epoch) = (Outbound::new(Duration::MAX), Instant::now());
+    let (mut outbound, epoch) = new(Duration::MAX);
     outbound.handle_connected(epoch);
     outbound.handle_snapshot(&full(1), 1, epoch);
     outbound.handle_mark(1);

@@ -86,10 +86,20 @@ impl Outlet {
         self.nats.send(GetNatsPublisherStats).await.unwrap()
     }
 
-    /// Whether everything arrived.
+    /// Whether everything arrives, however often that must be tried.
     pub async fn flushed(&self, within: Duration) -> bool {
-        let flush = self.publisher.send(Flush { within });
-        flush.await.unwrap().is_complete()
+        let until = Instant::now() + within;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let flush = self.publisher.send(Flush { within: left });
+            if flush.await.unwrap().is_complete() {
+                return true;
+            }
+            if left.is_zero() {
+                return false;
+            }
+            actix::clock::sleep(ms(1)).await;
+        }
     }
 
     pub async fn shut(&self, within: Duration) -> bool {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use actix_kv_metrics::{LoadSnapshot, PublisherId, SnapshotKind, WorkerLoad};
 use actix_kv_metrics_nats::{
-    Limits, NatsSubscriberStats,
+    Limits, NatsSubscriberBuilder, NatsSubscriberStats,
     wire::{self, Alive, Form, PART_BYTES},
 };
 
@@ -43,26 +43,40 @@ fn written(snapshot: &LoadSnapshot) -> Vec<Vec<u8>> {
 }
 
 /// A client like any other.
-struct Stranger(async_nats::Client);
+pub struct Stranger(async_nats::Client);
 
 impl Stranger {
-    async fn at(server: &Server) -> Self {
+    pub async fn at(server: &Server) -> Self {
         Self(async_nats::connect(server.url()).await.unwrap())
     }
 
-    async fn publish(&self, subject: &str, message: impl Into<Vec<u8>>) {
+    pub async fn publish(&self, subject: &str, message: impl Into<Vec<u8>>) {
         let message = message.into().into();
         self.0.publish(subject.to_owned(), message).await.unwrap();
     }
 
-    async fn say(&self, snapshot: &LoadSnapshot) {
+    pub async fn say(&self, snapshot: &LoadSnapshot) {
         let subject = format!("kv.pub.{}.snapshot", snapshot.publisher.id);
         for part in written(snapshot) {
             self.publish(&subject, part).await;
         }
     }
 
-    async fn flush(&self) {
+    /// A router that hears whatever is said from now on: it asks once it listens.
+    pub async fn start_inlet(
+        &self,
+        server: &Server,
+        with: impl FnOnce(NatsSubscriberBuilder) -> NatsSubscriberBuilder,
+    ) -> Inlet {
+        let mut asks = self.0.subscribe("kv.resync").await.unwrap();
+        self.flush().await;
+        let inlet = Inlet::start_with(server.config().build().unwrap(), with).await;
+        let asked = futures_util::StreamExt::next(&mut asks);
+        actix::clock::timeout(AT_ALL, asked).await.unwrap().unwrap();
+        inlet
+    }
+
+    pub async fn flush(&self) {
         self.0.flush().await.unwrap();
     }
 }
@@ -116,8 +130,8 @@ fn what_is_cut_foreign_or_of_a_later_version_is_counted_and_changes_nothing() {
 fn what_comes_twice_late_or_in_another_order_ends_with_the_newest() {
     let server = Server::start();
     in_system(async {
-        let inlet = Inlet::start(server.config().build().unwrap()).await;
         let stranger = Stranger::at(&server).await;
+        let inlet = stranger.start_inlet(&server, |builder| builder).await;
         let full = says(9, 1, SnapshotKind::Full, &[(1, 1), (2, 1)]);
         let second = says(9, 2, SnapshotKind::Delta { after: 1 }, &[(1, 2)]);
         let third = says(9, 3, SnapshotKind::Delta { after: 2 }, &[(1, 3)]);
@@ -205,12 +219,11 @@ fn a_million_workers_and_a_hundred_thousand_publishers_stay_within_the_limits() 
 fn times_in_the_future_are_refused_and_who_may_not_speak_for_a_worker_does_not() {
     let server = Server::start();
     in_system(async {
-        let config = server.config().build().unwrap();
-        let inlet = Inlet::start_with(config, |builder| {
-            builder.may_speak(|publisher, worker| worker.worker().0 / 10 == publisher.id)
-        })
-        .await;
         let stranger = Stranger::at(&server).await;
+        let inlet = stranger.start_inlet(&server, |builder| {
+            builder.may_speak(|publisher, worker| worker.worker().0 / 10 == publisher.id)
+        });
+        let inlet = inlet.await;
         let mut early = says(1, 1, SnapshotKind::Full, &[(11, 1)]);
         early.publisher.incarnation = stamp() + 48 * 3_600_000_000;
         stranger.say(&early).await;
