@@ -7,7 +7,8 @@
 //! | 0.9 to 1.3 | [`ActiveLoad`] in an [`Envelope`], both MessagePack maps | the same |
 //! | from 1.4 | the same | `namespace.{n}.component.{c}.endpoint.{e}.kv_metrics` |
 //!
-//! [`decode`] tells them apart by what is in them. [`encode_event`] and [`encode_active`] write the first and the last.
+//! - [`decode`] tells them apart by what is in them. [`encode_event`] and [`encode_active`] write the first and the last.
+//! - [`DynamoSubscriber`] makes them the reports of a local publisher, [`DynamoPublisher`] tells Dynamo what a publisher says.
 //!
 //! Since 1.4 Dynamo's workers speak ZeroMQ unless they are started with `DYN_EVENT_PLANE=nats`.
 
@@ -16,12 +17,22 @@ use thiserror::Error;
 
 mod envelope;
 mod json;
+mod known;
+mod publisher;
 mod subjects;
+mod subscriber;
 
 pub use self::{
     envelope::encode_active,
     json::encode_event,
+    publisher::{
+        DynamoForm, DynamoPublisher, DynamoPublisherBuilder, DynamoPublisherStats,
+        GetDynamoPublisherStats,
+    },
     subjects::{DynamoSubjectError, DynamoSubjects},
+    subscriber::{
+        DynamoSubscriber, DynamoSubscriberBuilder, DynamoSubscriberStats, GetDynamoSubscriberStats,
+    },
 };
 pub use crate::msgpack::MessagePackError;
 
