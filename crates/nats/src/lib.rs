@@ -4,7 +4,7 @@
 //!
 //! - [`wire`]: snapshots of load as versioned messages, cut into parts and put together again.
 //! - [`Subjects`]: who speaks where.
-//! - [`dynamo`]: the messages of NVIDIA Dynamo 0.5 to 1.6, read and written.
+//! - [`dynamo`]: the messages of NVIDIA Dynamo 0.5 to 1.6, read and written, and actors that hear its workers and tell its routers.
 //! - [`NatsConfig`]: servers, login, TLS, prefix, lease, [`Limits`].
 //!
 //! Whatever a message holds, reading it gives a value or a typed error; it never panics, and costs memory in proportion to its

@@ -28,7 +28,7 @@ enum Head {
     Nil,
     Bool(bool),
     Uint(u64),
-    Negative(i64),
+    Negative,
     Float(f64),
     Bytes(u32),
     Extension(u32),
@@ -78,9 +78,13 @@ impl<'a> Reader<'a> {
     }
 
     fn signed(&mut self, bytes: u32) -> Result<Head, MessagePackError> {
-        let unused = u64::BITS - 8 * bytes;
-        let number = (self.big_endian(bytes as usize)? << unused) as i64 >> unused;
-        Ok(u64::try_from(number).map_or(Head::Negative(number), Head::Uint))
+        let number = self.big_endian(bytes as usize)?;
+        let negative = number >> (8 * bytes - 1) == 1;
+        Ok(if negative {
+            Head::Negative
+        } else {
+            Head::Uint(number)
+        })
     }
 
     fn head(&mut self) -> Result<Head, MessagePackError> {
@@ -104,7 +108,7 @@ impl<'a> Reader<'a> {
             0xd9..=0xdb => Head::Bytes(self.length(1 << (marker - 0xd9))?),
             0xdc | 0xdd => Head::Array(self.length(2 << (marker - 0xdc))?),
             0xde | 0xdf => Head::Map(self.length(2 << (marker - 0xde))?),
-            0xe0..=0xff => Head::Negative((marker as i8).into()),
+            0xe0..=0xff => Head::Negative,
         })
     }
 
@@ -119,7 +123,7 @@ impl<'a> Reader<'a> {
                 Head::Extension(length) => drop(self.take(length as usize + 1)?),
                 Head::Array(length) => values = values.saturating_add(length.into()),
                 Head::Map(length) => values = values.saturating_add(2 * u64::from(length)),
-                Head::Nil | Head::Bool(_) | Head::Uint(_) | Head::Negative(_) | Head::Float(_) => {}
+                Head::Nil | Head::Bool(_) | Head::Uint(_) | Head::Negative | Head::Float(_) => {}
             }
         }
         Ok(())
@@ -145,15 +149,6 @@ impl<'a> Reader<'a> {
     pub(crate) fn u64(&mut self) -> Result<u64, MessagePackError> {
         self.expect("a number of 64 bits", |head, _| match head {
             Head::Uint(number) => Ok(Some(number)),
-            _ => Ok(None),
-        })
-    }
-
-    /// A number of either sign; a negative one as the bits of its two's complement.
-    pub(crate) fn bits(&mut self) -> Result<u64, MessagePackError> {
-        self.expect("a number of 64 bits", |head, _| match head {
-            Head::Uint(number) => Ok(Some(number)),
-            Head::Negative(number) => Ok(Some(number.cast_unsigned())),
             _ => Ok(None),
         })
     }
@@ -419,15 +414,22 @@ mod tests {
         for shift in 0..i64::BITS {
             for number in [i64::MIN >> shift, i64::MAX >> shift] {
                 let message = theirs(&number);
-                let read = Reader::new(&message, 0).bits();
-                assert_eq!(read, Ok(number as u64), "{number}");
-                let positive = Reader::new(&message, 0).u64();
-                assert_eq!(positive.ok(), u64::try_from(number).ok());
+                let mut reader = Reader::new(&message, 0);
+                let positive = reader.clone().u64();
+                assert_eq!(positive.ok(), u64::try_from(number).ok(), "{number}");
+                reader.skip().unwrap();
+                assert_eq!(reader.remaining(), 0, "{number}");
             }
         }
         // Positive, but in a signed form.
-        let five = [0xd3, 0, 0, 0, 0, 0, 0, 0, 5];
-        assert_eq!(Reader::new(&five, 0).u64(), Ok(5));
+        for five in [
+            &[0xd0, 5][..],
+            &[0xd1, 0, 5],
+            &[0xd3, 0, 0, 0, 0, 0, 0, 0, 5],
+        ] {
+            assert_eq!(Reader::new(five, 0).u64(), Ok(5));
+        }
+        assert!(Reader::new(&[0xd0, 0x80], 0).u64().is_err());
     }
 
     #[test]
