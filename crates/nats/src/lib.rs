@@ -35,3 +35,7 @@ pub use crate::{
         GetNatsSubscriberStats, NatsSubscriber, NatsSubscriberBuilder, NatsSubscriberStats,
     },
 };
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;
