@@ -10,6 +10,7 @@
 //! Whatever a message holds, reading it gives a value or a typed error; it never panics, and costs memory in proportion to its
 //! size.
 
+mod clock;
 mod config;
 mod connection;
 mod deadline;
@@ -35,3 +36,7 @@ pub use crate::{
         GetNatsSubscriberStats, NatsSubscriber, NatsSubscriberBuilder, NatsSubscriberStats,
     },
 };
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

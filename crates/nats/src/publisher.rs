@@ -1,10 +1,6 @@
 //! A publisher's end: takes its snapshots like a router, and publishes them.
 
-use std::{
-    fmt,
-    pin::Pin,
-    time::{Duration, Instant},
-};
+use std::{fmt, pin::Pin, time::Duration};
 
 use actix::{
     Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, MessageResult,
@@ -20,6 +16,7 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use crate::{
+    clock::{self, now},
     config::NatsConfig,
     connection::{self, Heard, LoginWatch, NatsError, named},
     deadline::Deadline,
@@ -380,7 +377,7 @@ impl StreamHandler<async_nats::Message> for NatsPublisher {
             }
             Subject::Snapshot(id) if own(id) => {
                 let limits = self.config.limits();
-                let now = std::time::SystemTime::now();
+                let now = clock::wall();
                 let part = Part::decode(&message.payload, id, now, limits).ok();
                 let part = part.filter(|part| Some(part.publisher) == self.id);
                 part.and_then(|part| self.state.handle_echo(part.sequence))
@@ -403,10 +400,6 @@ impl StreamHandler<async_nats::Message> for NatsPublisher {
     }
 
     fn finished(&mut self, _: &mut Context<Self>) {}
-}
-
-fn now() -> Instant {
-    actix::clock::Instant::now().into_std()
 }
 
 /// The number of a marker, if this run of the publisher sent it.

@@ -1,10 +1,6 @@
 //! A subscriber's end: takes in what publishers say, and tells a router.
 
-use std::{
-    fmt,
-    pin::Pin,
-    time::{Instant, SystemTime},
-};
+use std::{fmt, pin::Pin};
 
 use actix::{
     Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, MailboxError, Message,
@@ -18,6 +14,7 @@ use futures_util::Stream;
 use serde::Serialize;
 
 use crate::{
+    clock::{self, now},
     config::NatsConfig,
     connection::{self, Heard, LoginWatch, NatsError},
     deadline::Deadline,
@@ -315,9 +312,9 @@ impl StreamHandler<async_nats::Message> for NatsSubscriber {
         self.counts.messages += 1;
         self.counts.bytes += message.payload.len() as u64;
         let limits = self.config.limits();
-        let clock = SystemTime::now();
+        let wall = clock::wall();
         match self.config.subjects().parse(&message.subject) {
-            Ok(Subject::Snapshot(id)) => match Part::decode(&message.payload, id, clock, limits) {
+            Ok(Subject::Snapshot(id)) => match Part::decode(&message.payload, id, wall, limits) {
                 Ok(part) => {
                     self.counts.lost_loads += part.lost.count() as u64;
                     for lost in part.lost.first() {
@@ -329,7 +326,7 @@ impl StreamHandler<async_nats::Message> for NatsSubscriber {
                 }
                 Err(error) => self.refuse(id, &error),
             },
-            Ok(Subject::Alive(id)) => match Alive::decode(&message.payload, clock, limits) {
+            Ok(Subject::Alive(id)) => match Alive::decode(&message.payload, wall, limits) {
                 Ok(alive) => self.state.handle_alive(id, alive, now()),
                 Err(error) => self.refuse(id, &error),
             },
@@ -347,8 +344,4 @@ impl NatsSubscriber {
         self.counts.unreadable += 1;
         tracing::warn!(publisher, %error, "a message is refused");
     }
-}
-
-fn now() -> Instant {
-    actix::clock::Instant::now().into_std()
 }

@@ -117,6 +117,8 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::disallowed_methods)] // An epoch; no time passes.
+
     use std::time::Duration;
 
     use actix_kv_metrics::ForwardPassMetrics;

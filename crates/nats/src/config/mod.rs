@@ -331,7 +331,7 @@ impl NatsConfigBuilder {
         let fifth = lease / 5;
         let ping = self
             .ping_interval
-            .unwrap_or(fifth.min(LONGEST_DEFAULT_PING));
+            .unwrap_or_else(|| fifth.min(LONGEST_DEFAULT_PING));
         check(!ping.is_zero() && ping <= fifth, "ping_interval", || {
             format!(
                 "is {ping:?}, but must be above 0 and at most a fifth of publisher_lease ({fifth:?})"

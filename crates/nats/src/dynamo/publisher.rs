@@ -4,7 +4,7 @@ use std::{
     fmt,
     num::NonZeroU32,
     pin::Pin,
-    time::{Duration, Instant, UNIX_EPOCH},
+    time::{Duration, UNIX_EPOCH},
 };
 
 use actix::{
@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 
 use super::{ActiveLoad, DynamoSubjects, Envelope, encode_active, encode_event};
 use crate::{
+    clock::{self, now},
     config::NatsConfig,
     connection::{self, Heard, LoginWatch, NatsError},
     deadline::Deadline,
@@ -192,7 +193,7 @@ impl DynamoPublisherBuilder {
             marks: None,
             echo: None,
             // Nobody here waits for a sign of life.
-            state: Outbound::new(Duration::MAX),
+            state: Outbound::new(Duration::MAX, self.config.reconnect_delay(), now()),
             answer: None,
             login: LoginWatch::default(),
             timer: Deadline::default(),
@@ -233,7 +234,8 @@ impl DynamoPublisher {
         let message = match self.form {
             DynamoForm::Event => encode_event(worker, metrics),
             DynamoForm::Envelope => {
-                let since = UNIX_EPOCH.elapsed().unwrap_or_default().as_millis();
+                let since = clock::wall().duration_since(UNIX_EPOCH);
+                let since = since.unwrap_or_default().as_millis();
                 let envelope = Envelope {
                     publisher_id: self.publisher_id,
                     sequence: self.sequence,
@@ -327,7 +329,7 @@ impl DynamoPublisher {
         {
             publisher.do_send(RequestFull(link));
         }
-        self.give(None, ctx);
+        self.give(due.answer, ctx);
     }
 
     fn end_echo(&mut self, ctx: &mut Context<Self>) {
@@ -401,9 +403,12 @@ impl StreamHandler<Heard> for DynamoPublisher {
     fn handle(&mut self, heard: Heard, ctx: &mut Context<Self>) {
         self.login.handle(&heard);
         let answer = match &heard {
-            Heard::Connected => self.state.handle_connected(now()),
+            Heard::Connected => {
+                self.state.handle_connected(now());
+                None
+            }
             Heard::Disconnected => {
-                self.state.handle_disconnected();
+                self.state.handle_disconnected(now());
                 None
             }
             Heard::RefusedPublish(subject) => {
@@ -446,8 +451,4 @@ impl StreamHandler<async_nats::Message> for DynamoPublisher {
     }
 
     fn finished(&mut self, _: &mut Context<Self>) {}
-}
-
-fn now() -> Instant {
-    actix::clock::Instant::now().into_std()
 }

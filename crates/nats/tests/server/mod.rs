@@ -1,6 +1,6 @@
 //! A nats-server of one's own on a free port of this machine.
 
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)] // Each test takes what it needs.
 
 use std::{
     fs,
@@ -119,6 +119,12 @@ impl Server {
         self.port
     }
 
+    /// What it has had of the processor, in microseconds.
+    pub fn cpu(&self) -> u64 {
+        let process = self.process.as_ref();
+        process.map_or(0, |process| cpu_of(process.id()))
+    }
+
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
@@ -134,6 +140,16 @@ impl Drop for Server {
         self.thaw();
         self.kill();
     }
+}
+
+/// What a process has had of the processor, in microseconds, to the hundredth of a second.
+pub fn cpu_of(process: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    // The name of the program, in brackets, may hold spaces.
+    let (_, after) = stat.rsplit_once(") ").unwrap();
+    let mut ticks = after.split(' ').skip(11).map(|ticks| ticks.parse::<u64>());
+    let mut next = || ticks.next().unwrap().unwrap();
+    (next() + next()) * 10_000
 }
 
 fn program() -> PathBuf {
