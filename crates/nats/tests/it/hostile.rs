@@ -292,6 +292,22 @@ fn what_is_wrong_with_many_loads_is_not_kept() {
     assert_eq!((part.lost.count(), part.lost.first().len()), (60_000, 8));
 }
 
+/// Loads take no less than 6 bytes, or 46 in JSON: there is no room for more than could be there.
+#[test]
+fn what_cannot_be_a_load_takes_no_room_for_one() {
+    let nils = part(none(), vec![None::<u8>; 60_000]);
+    let ones = format!(
+        r#"{{"version":1,"publisher":{{"id":7,"incarnation":5}},"sequence":12,"kind":"full","part":0,"parts":1,"workers":[{}1]}}"#,
+        "1,".repeat(59_999)
+    );
+    for (message, least) in [(nils, 6), (ones.into_bytes(), 46)] {
+        let part = read(&message).unwrap();
+        assert_eq!((part.workers.len(), part.lost.count()), (0, 60_000));
+        let (room, bound) = (part.workers.capacity(), message.len() / least);
+        assert!(room <= bound, "{room} > {bound}");
+    }
+}
+
 #[test]
 fn sizes_have_limits() {
     let limits = Limits {
