@@ -160,7 +160,8 @@ pub(super) fn read_part(
     )?;
     check_workers(read.left.len(), limits)?;
     check_workers(read.workers.len(), limits)?;
-    let mut workers = Vec::with_capacity(read.workers.len());
+    let possible = message.len() / LEAST_LOAD;
+    let mut workers = Vec::with_capacity(read.workers.len().min(possible));
     let mut lost = Lost::default();
     for (place, load) in read.workers.into_iter().enumerate() {
         let load = read_load(load.get()).and_then(|load| check_load(load, now, limits.ahead));
@@ -225,3 +226,6 @@ fn read_load(load: &str) -> Result<WorkerLoad, (Option<WorkerRank>, LoadError)> 
 
 /// Of most parts; room to begin with.
 const HEAD_BYTES: usize = 192;
+
+/// What a load takes at least: `{"worker":{"worker_id":1},"life":2,"age_us":0}`.
+const LEAST_LOAD: usize = 46;

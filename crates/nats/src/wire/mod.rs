@@ -27,7 +27,7 @@
 //!
 //! # Version 1, JSON
 //!
-//! For people and other languages, at seven times the size. Names instead of places, `age_us` and `reported_us`, metrics as in
+//! For people and other languages, at eight times the size. Names instead of places, `age_us` and `reported_us`, metrics as in
 //! Dynamo's `LoadEvent`:
 //!
 //! ```json
@@ -69,10 +69,10 @@ use actix_kv_metrics::LoadSnapshot;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Form {
-    /// Compact: some 55 bytes a worker.
+    /// Compact: some 51 bytes a worker.
     #[default]
     MessagePack,
-    /// Readable: some 400 bytes a worker.
+    /// Readable: some 430 bytes a worker.
     Json,
 }
 

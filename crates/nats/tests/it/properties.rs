@@ -119,10 +119,12 @@ proptest! {
     fn parts_in_any_order_are_the_snapshot_again(
         snapshot in snapshots(),
         as_json in any::<bool>(),
-        max_part in 800..3_000_usize,
+        room in 0..2_000_usize,
         seed in any::<u64>(),
     ) {
-        let form = if as_json { Form::Json } else { Form::MessagePack };
+        // Of the longest entry drawn here and its head: 1,145 and 246.
+        let (form, least) = if as_json { (Form::Json, 1_145) } else { (Form::MessagePack, 246) };
+        let max_part = least + room;
         let mut messages = encode(&snapshot, Duration::ZERO, form, max_part).unwrap();
         fastrand::Rng::with_seed(seed).shuffle(&mut messages);
         let limits = no_limits();

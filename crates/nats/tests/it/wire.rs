@@ -15,8 +15,8 @@ use crate::support::{
 };
 
 #[track_caller]
-fn expect_exact(snapshot: &LoadSnapshot) {
-    for form in FORMS {
+fn expect_exact(snapshot: &LoadSnapshot, forms: &[Form]) {
+    for &form in forms {
         let message = one_part(snapshot, form);
         let id = snapshot.publisher.id;
         let part = Part::decode(&message, id, now(), &no_limits()).unwrap();
@@ -35,13 +35,15 @@ fn expect_exact(snapshot: &LoadSnapshot) {
 
 #[test]
 fn every_field_survives_exactly() {
-    expect_exact(&every_field());
-    expect_exact(&snapshot(0, SnapshotKind::Full, vec![]));
-    expect_exact(&snapshot(3, SnapshotKind::Closed, vec![]));
-    expect_exact(&LoadSnapshot {
+    expect_exact(&every_field(), &FORMS);
+    expect_exact(&snapshot(0, SnapshotKind::Full, vec![]), &FORMS);
+    expect_exact(&snapshot(3, SnapshotKind::Closed, vec![]), &FORMS);
+    // More than an array with a length of 16 bits holds. In JSON they take several parts.
+    let many = LoadSnapshot {
         left: vec![WorkerRank::from(3); 70_000],
         ..snapshot(3, SnapshotKind::Delta { after: 0 }, vec![])
-    });
+    };
+    expect_exact(&many, &[Form::MessagePack]);
 }
 
 fn small() -> LoadSnapshot {
@@ -66,10 +68,10 @@ fn the_bytes_of_version_1_are_these() {
     #[rustfmt::skip]
     let expected = [
         1, // version
-        0x99, 7, 0xcf, 0, 6, 0x61, 0x86, 0x8a, 0x3a, 0xef, 0xd0, 12, // publisher, incarnation, sequence
+        0x99, 7, 0xcf, 0, 6, 0x61, 0x86, 0xbf, 0x15, 0x06, 0x50, 12, // publisher, incarnation, sequence
         1, 11, 0, 1, // a change after 11, part 0 of 1
         0x91, 0x92, 3, 0, // left
-        0x91, 0x96, 0xcd, 3, 0xe8, 1, 0xcf, 0, 6, 0x61, 0x86, 0x8a, 0x3a, 0xef, 0xd0, // worker, rank, life
+        0x91, 0x96, 0xcd, 3, 0xe8, 1, 0xcf, 0, 6, 0x61, 0x86, 0xbf, 0x15, 0x06, 0x50, // worker, rank, life
         0x97, 0xcd, 1, 0x9c, 0xcd, 0x40, 0, 3, 12, 0xcd, 1, 0, 0xca, 0x3f, 0, 0, 0, 0xca, 0x3e, 0x80, 0, 0, // metrics
         0xcd, 0x2e, 0xe0, 0xcd, 0x0b, 0xb8, // age, reported
     ];
@@ -127,7 +129,7 @@ fn an_entry_takes_at_most_60_bytes_and_a_ticket_15_more() {
     };
     let [compact, json] = FORMS.map(|form| size(&snapshot, form) as f64 / 1_000.0);
     println!("bytes an entry, head included: MessagePack {compact}, JSON {json}");
-    assert_eq!((compact, json), (54.0, 420.0));
+    assert!(compact <= 60.0 && json <= 440.0, "{compact}, {json}");
     for load in &mut snapshot.workers {
         load.admitted = vec![Ticket {
             router: BEGAN << 12,
@@ -135,8 +137,7 @@ fn an_entry_takes_at_most_60_bytes_and_a_ticket_15_more() {
         }];
     }
     let with_ticket = size(&snapshot, Form::MessagePack) as f64 / 1_000.0;
-    assert!(with_ticket - compact < 15.0, "{with_ticket}");
-    assert!(compact <= 60.0);
+    assert!(with_ticket - compact <= 15.0, "{with_ticket}");
 }
 
 /// In one JSON message they never arrived: servers take 1 MiB.
@@ -144,11 +145,12 @@ fn an_entry_takes_at_most_60_bytes_and_a_ticket_15_more() {
 fn three_thousand_workers_go_in_parts_of_whole_entries() {
     let workers = (0..3_000).map(|n| load(u64::MAX - n)).collect();
     let full = snapshot(12, SnapshotKind::Full, workers);
+    // An entry takes 46 bytes, or 389 in JSON; 35 or 153 are kept for the head.
     for (form, max_part, count) in [
         (Form::MessagePack, usize::MAX, 1),
-        (Form::Json, usize::MAX, 3),
-        (Form::MessagePack, 4_096, 42),
-        (Form::Json, 4_096, 400),
+        (Form::Json, usize::MAX, 3),    // of 1,347
+        (Form::MessagePack, 4_096, 35), // of 88
+        (Form::Json, 4_096, 300),       // of 10
     ] {
         let parts = encode(&full, Duration::ZERO, form, max_part).unwrap();
         assert_eq!(parts.len(), count, "{form:?}, {max_part}");
@@ -198,13 +200,14 @@ fn one_entry_larger_than_a_part_is_named() {
         let error = encode(small, Duration::ZERO, Form::MessagePack, max_part).unwrap_err();
         error.to_string()
     };
+    // 35 bytes are kept for the head, and 42 are the entry.
     assert_eq!(
-        text(&small, 80),
-        "worker 1000/1 does not fit into a part of 80 bytes: it takes 83"
+        text(&small, 76),
+        "worker 1000/1 does not fit into a part of 76 bytes: it takes 77"
     );
     assert_eq!(
-        text(&small, 20),
-        "the head does not fit into a part of 20 bytes: it takes 41"
+        text(&small, 34),
+        "the head does not fit into a part of 34 bytes: it takes 35"
     );
     small.workers[0].admitted = vec![
         Ticket {
@@ -398,7 +401,7 @@ fn a_sign_of_life_says_how_far_its_publisher_is() {
         (
             Form::MessagePack,
             &[
-                1, 0x92, 0xcf, 0, 6, 0x61, 0x86, 0x8a, 0x3a, 0xef, 0xd0, 0xcd, 1, 0,
+                1, 0x92, 0xcf, 0, 6, 0x61, 0x86, 0xbf, 0x15, 0x06, 0x50, 0xcd, 1, 0,
             ],
         ),
         (
