@@ -2,7 +2,6 @@
 
 #![allow(clippy::disallowed_methods)] // Servers live in real time.
 
-#[allow(unreachable_pub)]
 mod server;
 
 use std::{
