@@ -38,6 +38,8 @@ pub struct NatsSubscriber {
     client: Client,
     config: NatsConfig,
     router: Box<dyn Fn() -> Recipient<LoadSnapshot>>,
+    /// The one that was told last.
+    told: Option<Recipient<LoadSnapshot>>,
     hears: Option<Hears>,
     state: Inbound,
     login: LoginWatch,
@@ -138,6 +140,7 @@ impl NatsSubscriberBuilder {
         let this = NatsSubscriber {
             client,
             router: self.router,
+            told: None,
             hears: Some(Box::pin(hears)),
             state,
             login: LoginWatch::default(),
@@ -163,7 +166,8 @@ impl NatsSubscriber {
         }
     }
 
-    /// Tells the router of a system, and the one that replaces it should it die.
+    /// Tells the router of a system, and the one that replaces it should it die: that one hears of publishers that are quiet with
+    /// their next sign of life, a third of the lease later at most.
     pub fn of_system(config: NatsConfig, system: KvMetrics) -> NatsSubscriberBuilder {
         NatsSubscriberBuilder {
             config,
@@ -175,9 +179,17 @@ impl NatsSubscriber {
     /// Hands over what the router is not busy with, asks for what is missing, looks after the timer.
     fn drive(&mut self, ctx: &mut Context<Self>) {
         let now = now();
+        let router = (self.router)();
+        if self.told.as_ref().is_some_and(|told| *told != router) {
+            // Another one has taken its place, and knows nothing.
+            self.told = Some(router.clone());
+            self.state.handle_lost(now);
+            self.ask(vec![self.config.subjects().resync()], ctx);
+        }
         while let Some(snapshot) = self.state.poll_delivery(now) {
             let id = snapshot.publisher.id;
-            let answer = (self.router)().send(snapshot).into_actor(self);
+            self.told.get_or_insert_with(|| router.clone());
+            let answer = router.send(snapshot).into_actor(self);
             ctx.spawn(answer.map(move |answer, this, ctx| this.handle_answer(id, answer, ctx)));
         }
         let wanted = self.state.poll_timeout();

@@ -2,7 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use actix_kv_metrics::{LoadSnapshot, PublisherConfig, PublisherId, SnapshotKind, WorkerLoad};
+use actix::{Context, Handler, Message};
+use actix_kv_metrics::{
+    KvMetrics, KvMetricsConfig, LoadSnapshot, PublisherConfig, PublisherId, RouterActor,
+    SnapshotKind, WorkerLoad,
+};
+use actix_kv_metrics_nats::NatsSubscriber;
 
 use crate::{
     fleet::{AT_ALL, Inlet, Outlet, SOON, in_system, load, ms},
@@ -221,5 +226,53 @@ fn of_two_processes_with_one_id_the_later_is_heard_and_when_it_goes_the_earlier_
         assert!(first.flushed(AT_ALL).await && second.flushed(AT_ALL).await);
         drop(second);
         inlet.becomes(vec![(1, 5)], AT_ALL).await;
+    });
+}
+
+struct Die;
+
+impl Message for Die {
+    type Result = ();
+}
+
+impl Handler<Die> for RouterActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Die, _: &mut Context<Self>) {
+        panic!("dies, as told");
+    }
+}
+
+#[test]
+fn a_router_that_replaces_one_that_died_hears_of_publishers_that_are_quiet() {
+    let server = Server::start();
+    in_system(async {
+        let lease = ms(900);
+        let config = || server.config().publisher_lease(lease).build().unwrap();
+        let kv = KvMetrics::start(KvMetricsConfig::default());
+        let subscriber = NatsSubscriber::of_system(config(), kv.clone());
+        let _subscriber = subscriber.start().await.unwrap();
+        let outlet = Outlet::start(config()).await;
+        outlet.report(1, 5).await;
+        let knows = async || {
+            let until = Instant::now() + AT_ALL;
+            loop {
+                // While there is no router it is not known either.
+                let loads = kv.loads().await;
+                if loads.is_ok_and(|loads| loads.workers().len() == 1) {
+                    return Instant::now();
+                }
+                assert!(Instant::now() < until);
+                actix::clock::sleep(ms(1)).await;
+            }
+        };
+        knows().await;
+        // Long enough that everything may be sent again at once.
+        actix::clock::sleep(ms(600)).await;
+        let died = Instant::now();
+        kv.router().do_send(Die);
+        actix::clock::sleep(ms(20)).await;
+        let took = knows().await - died;
+        assert!(took < lease / 3 + SOON, "{took:?}");
     });
 }
