@@ -220,7 +220,7 @@ impl Default for NatsConfigBuilder {
             form: Form::default(),
             publisher_lease: Duration::from_secs(10),
             ping_interval: None,
-            reconnect_delay: LONGEST_RECONNECT_DELAY,
+            reconnect_delay: Duration::from_millis(50),
             limits: Limits::default(),
         }
     }
@@ -287,7 +287,8 @@ impl NatsConfigBuilder {
         self
     }
 
-    /// The longest pause between two attempts to connect. Default 100 ms, which is the most: for so long nothing arrives.
+    /// The longest pause between two attempts to connect, the same at both ends: after an outage a publisher waits for so long until
+    /// those who were cut off with it are back. Default 50 ms, at most 100 ms: for so long nothing arrives.
     #[must_use]
     pub fn reconnect_delay(mut self, longest: Duration) -> Self {
         self.reconnect_delay = longest;

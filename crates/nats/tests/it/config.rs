@@ -30,7 +30,7 @@ fn the_defaults_are_a_server_on_this_machine() {
     assert_eq!(config.form(), Form::MessagePack);
     assert_eq!(config.publisher_lease(), ms(10_000));
     assert_eq!(config.ping_interval(), ms(2_000));
-    assert_eq!(config.reconnect_delay(), ms(100));
+    assert_eq!(config.reconnect_delay(), ms(50));
     assert_eq!(*config.limits(), Limits::default());
 }
 
