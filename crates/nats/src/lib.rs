@@ -1,11 +1,11 @@
 //! [`actix_kv_metrics`] across machines: worker load over core NATS, and to and from NVIDIA Dynamo.
 //!
-//! What is here so far needs no server: the forms of the messages, the subjects they travel on, the settings.
-//!
-//! - [`wire`]: snapshots of load as versioned messages, cut into parts and put together again.
-//! - [`Subjects`]: who speaks where.
-//! - [`dynamo`]: the messages of NVIDIA Dynamo 0.5 to 1.6, read and written, and actors that hear its workers and tell its routers.
+//! - [`NatsPublisher`] publishes what a `PublisherActor` says, [`NatsSubscriber`] tells a router what all of them say.
+//! - [`dynamo`]: the messages of NVIDIA Dynamo 0.5 to 1.6, and who hears and publishes them.
 //! - [`NatsConfig`]: servers, login, TLS, prefix, lease, [`Limits`].
+//! - [`wire`]: snapshots of load as versioned messages, cut into parts and put together again; [`Subjects`]: who speaks where.
+//!
+//! The package's README has a minimal program, what is lost when, and the permissions of each end.
 //!
 //! Whatever a message holds, reading it gives a value or a typed error; it never panics, and costs memory in proportion to its
 //! size.
