@@ -19,6 +19,7 @@ use actix_kv_metrics::{
 };
 use actix_kv_metrics_nats::{
     Limits,
+    dynamo::{self, ActiveLoad, DynamoLoad, Envelope},
     wire::{self, Alive, Assembler, Form, PART_BYTES, Part},
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -35,8 +36,13 @@ fn main() {
     #[allow(clippy::disallowed_methods)] // An epoch; no time passes.
     let started = Instant::now();
     let mut assembler = Assembler::new(&limits);
+    let mut of_dynamo = 0_u64;
     let (mut whole, mut in_part, mut alive, mut dearest) = (0_u64, 0_u64, 0_u64, 0.0_f64);
     for input in 0..inputs {
+        if random.u8(..4) == 0 {
+            of_dynamo += u64::from(read_of_dynamo(&dynamo_message(&mut random)));
+            continue;
+        }
         let form = [Form::MessagePack, Form::Json][usize::from(random.u8(..8) == 0)];
         let message = message(form, &mut random);
         let region = Region::new(HEAP);
@@ -68,12 +74,53 @@ fn main() {
         assert!(assembler.bytes() <= limits.snapshot_bytes);
     }
     println!(
-        "{inputs} inputs: {whole} parts whole, {in_part} with a load left out, the rest refused; {alive} read as signs of life; \
-         at most {dearest:.0} bytes of memory a byte"
+        "{inputs} inputs: {whole} parts whole, {in_part} with a load left out, {of_dynamo} of Dynamo, the rest refused; \
+         {alive} read as signs of life; at most {dearest:.0} bytes of memory a byte"
     );
 }
 
 const PUBLISHER: u64 = 7;
+
+/// Whether it was read; then what is written of it is read as the same.
+fn read_of_dynamo(message: &[u8]) -> bool {
+    match dynamo::decode(message) {
+        Ok(DynamoLoad::Active {
+            load,
+            envelope: Some(envelope),
+        }) => {
+            let again = dynamo::decode(&dynamo::encode_active(&load, &envelope));
+            let envelope = Some(envelope);
+            assert_eq!(again.ok(), Some(DynamoLoad::Active { load, envelope }));
+            true
+        }
+        Ok(_) => true,
+        Err(_) => false,
+    }
+}
+
+/// One of Dynamo's, old or new, damaged in up to four places.
+fn dynamo_message(random: &mut fastrand::Rng) -> Vec<u8> {
+    let drawn = load(random);
+    let message = match drawn.metrics {
+        Some(metrics) => dynamo::encode_event(drawn.worker, &metrics),
+        None => {
+            let mut maybe = || random.bool().then(|| number(random));
+            let load = ActiveLoad {
+                worker: drawn.worker,
+                active_decode_blocks: maybe(),
+                active_prefill_tokens: maybe(),
+                kv_used_blocks: maybe(),
+            };
+            let envelope = Envelope {
+                publisher_id: drawn.life,
+                sequence: 1,
+                published_at: number(random),
+            };
+            dynamo::encode_active(&load, &envelope)
+        }
+    };
+    damaged(message, random)
+}
 
 fn snapshot(part: &Part) -> LoadSnapshot {
     LoadSnapshot {
