@@ -23,6 +23,8 @@ use server::Server;
 const MACHINE: (&str, &str) = ("machine-7", "secret-7");
 const ROUTER: (&str, &str) = ("router", "secret-r");
 const WITHIN: Duration = Duration::from_secs(1);
+/// After a third of the lease a router would hear of a publisher without having asked.
+const BEFORE_ALIVE: Duration = Duration::from_secs(3);
 /// For what has no bound here.
 const AT_ALL: Duration = Duration::from_secs(20);
 
@@ -133,8 +135,10 @@ fn a_router_may_ask_for_everything() {
             stats.snapshots.arrived > 0
         };
         until(true, arrived).await;
+        let started = Instant::now();
         let router = router(config(&server, ROUTER)).await;
         until(vec![(7, 107)], || table(&router)).await;
+        assert!(started.elapsed() < BEFORE_ALIVE);
         assert!(seven.shut_completely().await);
     });
 }

@@ -1,6 +1,6 @@
 //! A nats-server of one's own on a free port of this machine.
 
-#![allow(dead_code, unreachable_pub)] // Each test takes what it needs.
+#![allow(dead_code, unreachable_pub, clippy::disallowed_methods)] // Each test takes what it needs, in real time.
 
 use std::{
     fs,
