@@ -80,8 +80,8 @@ async def run(runtime, program, url, workers):
     # The blocks of each worker; the answer that tells that they were heard; what must come out.
     cases = [
         ((801, 801), exhausted, lambda counts: all(map(exhausted, counts))),
-        ((801, 799), lambda answer: not exhausted(answer), lambda counts: counts == {1: REQUESTS}),
-        ((799, 799), lambda answer: answer == 0, both),
+        ((801, 0), lambda answer: not exhausted(answer), lambda counts: counts == {1: REQUESTS}),
+        ((799, 0), lambda answer: answer == 0, both),
     ]
     for blocks, heard, expected in cases:
         loads = [f"{worker}={used}" for worker, used in zip(workers, blocks)]
