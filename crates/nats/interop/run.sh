@@ -10,4 +10,4 @@ $dynamo/bin/pip install --quiet ai-dynamo-runtime==1.6.1
 cargo build --quiet --release -p actix-kv-metrics-nats --example dynamo_router
 nats_server=target/nats-server/bin/nats-server
 [ -x $nats_server ] || nats_server=nats-server
-exec $dynamo/bin/python crates/nats/interop/worker.py $nats_server "${CARGO_TARGET_DIR:-target}/release/examples/dynamo_router"
+exec $dynamo/bin/python -B crates/nats/interop/worker.py $nats_server "${CARGO_TARGET_DIR:-target}/release/examples/dynamo_router"

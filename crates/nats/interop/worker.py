@@ -4,38 +4,15 @@ Prints, in ms, how long it took from a value's publication to the line of the ro
 """
 
 import asyncio
-import os
-import socket
 import subprocess
 import sys
-import tempfile
 import time
+
+from servers import servers
 
 CHANGES = 200
 RANKS = 3
 CAPACITY = 16384
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def wait_for(port):
-    until = time.monotonic() + 20
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.01)
-
-
-def start(name, *command):
-    print("starting", name, flush=True)
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 class Router:
@@ -104,31 +81,12 @@ async def run(runtime, router):
 
 def main():
     nats_server, program = sys.argv[1:]
-    nats, etcd, peer = free_port(), free_port(), free_port()
-    folder = tempfile.TemporaryDirectory()
-    client = f"http://127.0.0.1:{etcd}"
-    peers = f"http://127.0.0.1:{peer}"
-    started = [
-        start("nats-server", nats_server, "-a", "127.0.0.1", "-p", str(nats)),
-        start(
-            "etcd", "etcd", "--data-dir", folder.name, "--listen-client-urls", client, "--advertise-client-urls", client,
-            "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}",
-        ),
-    ]
-    try:
-        wait_for(nats)
-        wait_for(etcd)
-        url = f"nats://127.0.0.1:{nats}"
-        os.environ |= {"NATS_SERVER": url, "ETCD_ENDPOINTS": client, "DYN_EVENT_PLANE": "nats", "DYN_LOG": "error"}
+    with servers(nats_server) as (url, started):
         from dynamo.runtime import dynamo_worker
 
         router = Router(program, url)
         started.append(router.process)
         asyncio.run(dynamo_worker()(run)(router))
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
 
 
 main()
