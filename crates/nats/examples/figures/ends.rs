@@ -292,7 +292,8 @@ fn difference(before: &NatsPublisherStats, after: &NatsPublisherStats, cpu: u64)
     let part = bytes / parts.max(1);
     let added = framed("kv.pub.7.snapshot", part) - part;
     // A marker comes back with the number of its subscription, two digits and a space at most.
-    let mark = 2 * framed("kv.pub.7.mark", digits) + 3;
+    // Its run, 16 digits, a space, and its number.
+    let mark = 2 * framed("kv.pub.7.mark", 16 + 1 + digits) + 3;
     Spent {
         cpu,
         messages: parts + marks,
