@@ -22,26 +22,14 @@ impl Deadline {
     ) where
         A: Actor<Context = Context<A>>,
     {
-        match (self.armed, wanted) {
-            (Some((_, armed)), Some(wanted)) if armed <= wanted => {}
-            (Some((handle, _)), _) => {
-                ctx.cancel_future(handle);
-                self.armed = None;
-                self.arm(ctx, now, wanted, fire);
-            }
-            (None, _) => self.arm(ctx, now, wanted, fire),
+        if let (Some((_, armed)), Some(wanted)) = (self.armed, wanted)
+            && armed <= wanted
+        {
+            return;
         }
-    }
-
-    fn arm<A>(
-        &mut self,
-        ctx: &mut Context<A>,
-        now: Instant,
-        wanted: Option<Instant>,
-        fire: fn(&mut A, &mut Context<A>),
-    ) where
-        A: Actor<Context = Context<A>>,
-    {
+        if let Some((handle, _)) = self.armed.take() {
+            ctx.cancel_future(handle);
+        }
         self.armed = wanted.map(|at| {
             let handle = ctx.run_later(at.saturating_duration_since(now), fire);
             (handle, at)
