@@ -3,7 +3,7 @@
 use std::{future::ready, io, time::Duration};
 
 use actix_kv_metrics::PublisherId;
-use async_nats::{Client, ConnectOptions, Event, ServerError};
+use async_nats::{Client, ConnectOptions, Event, ServerError, Subscriber};
 use futures_util::{Stream, stream::poll_fn};
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -130,6 +130,21 @@ pub(crate) async fn connect(
     };
     let client = options.connect(config.urls()).await?;
     Ok((client, poll_fn(move |cx| hears.poll_recv(cx))))
+}
+
+/// Subscribes to these. One that fails is logged, and left out.
+pub(crate) async fn subscribe(
+    client: Client,
+    subjects: impl IntoIterator<Item = String>,
+) -> Vec<Subscriber> {
+    let mut heard = Vec::new();
+    for subject in subjects {
+        match client.subscribe(subject).await {
+            Ok(messages) => heard.push(messages),
+            Err(error) => tracing::error!(%error, "a subscription failed"),
+        }
+    }
+    heard
 }
 
 /// Between two attempts to connect: at once the first time, then a random pause up to the longest. All clients of a server that

@@ -241,22 +241,10 @@ impl Actor for NatsSubscriber {
     fn started(&mut self, ctx: &mut Context<Self>) {
         let subjects = self.config.subjects();
         let wanted = [subjects.every_snapshot(), subjects.every_alive()];
-        let client = self.client.clone();
-        let listen = async move {
-            let mut listens = Vec::new();
-            for subject in wanted {
-                listens.push(client.subscribe(subject).await);
-            }
-            listens
-        };
+        let listen = connection::subscribe(self.client.clone(), wanted);
         ctx.wait(listen.into_actor(self).map(|listens, this, ctx| {
-            for listen in listens {
-                match listen {
-                    Ok(messages) => {
-                        ctx.add_stream(messages);
-                    }
-                    Err(error) => tracing::error!(%error, "a subscription failed"),
-                }
+            for messages in listens {
+                ctx.add_stream(messages);
             }
             // Only now: who is asked for everything is heard.
             if let Some(hears) = this.hears.take() {

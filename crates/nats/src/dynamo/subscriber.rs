@@ -224,22 +224,10 @@ impl Actor for DynamoSubscriber {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         let wanted = self.subjects.heard();
-        let client = self.client.clone();
-        let listen = async move {
-            let mut listens = Vec::new();
-            for subject in wanted {
-                listens.push(client.subscribe(subject).await);
-            }
-            listens
-        };
+        let listen = connection::subscribe(self.client.clone(), wanted);
         ctx.wait(listen.into_actor(self).map(|listens, this, ctx| {
-            for listen in listens {
-                match listen {
-                    Ok(messages) => {
-                        ctx.add_stream(messages);
-                    }
-                    Err(error) => tracing::error!(%error, "a subscription failed"),
-                }
+            for messages in listens {
+                ctx.add_stream(messages);
             }
             if let Some(hears) = this.hears.take() {
                 ctx.add_stream(hears);
