@@ -22,6 +22,7 @@ mod outbound;
 mod publisher;
 pub mod subjects;
 mod subscriber;
+mod upstream;
 mod waiting;
 pub mod wire;
 

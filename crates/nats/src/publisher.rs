@@ -4,16 +4,14 @@ use std::{fmt, pin::Pin, time::Duration};
 
 use actix::{
     Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, MessageResult,
-    ResponseFuture, SpawnHandle, StreamHandler, WeakAddr, WrapFuture,
+    ResponseFuture, SpawnHandle, StreamHandler, WrapFuture,
 };
 use actix_kv_metrics::{
-    AttachRouter, Coalescing, LinkId, LoadSnapshot, PublisherActor, PublisherId, RequestFull,
-    SnapshotAck, SnapshotRejected,
+    Coalescing, LoadSnapshot, PublisherActor, PublisherId, SnapshotAck, SnapshotRejected,
 };
 use async_nats::Client;
 use futures_util::Stream;
 use serde::Serialize;
-use tokio::sync::oneshot;
 
 use crate::{
     clock::{self, now},
@@ -22,6 +20,7 @@ use crate::{
     deadline::Deadline,
     outbound::{Answer, Outbound, OutboundCounts, SPREAD, Sending},
     subjects::Subject,
+    upstream::{self, Attached, Upstream},
     wire::{self, Part},
 };
 
@@ -42,9 +41,8 @@ type Hears = Pin<Box<dyn Stream<Item = Heard>>>;
 pub struct NatsPublisher {
     client: Client,
     config: NatsConfig,
-    publisher: WeakAddr<PublisherActor>,
+    upstream: Upstream,
     hears: Option<Hears>,
-    link: Option<LinkId>,
     /// Whose subjects are listened to.
     id: Option<PublisherId>,
     /// What is listened to.
@@ -52,7 +50,6 @@ pub struct NatsPublisher {
     /// The publisher's own snapshots, as long as they must come back.
     echo: Option<SpawnHandle>,
     state: Outbound,
-    answer: Option<oneshot::Sender<Answer>>,
     login: LoginWatch,
     timer: Deadline,
     counts: Counts,
@@ -116,36 +113,21 @@ impl NatsPublisher {
         let (client, hears) = connection::connect(&config).await?;
         let this = Self {
             client,
-            publisher: publisher.downgrade(),
+            upstream: Upstream::new(publisher),
             hears: Some(Box::pin(hears)),
-            link: None,
             id: None,
             listens: Vec::new(),
             echo: None,
             state: Outbound::new(config.publisher_lease(), config.reconnect_delay(), now()),
-            answer: None,
             login: LoginWatch::default(),
             timer: Deadline::default(),
             counts: Counts::default(),
             config,
         };
         let this = this.start();
-        let mut attach = AttachRouter::new(this.clone().recipient());
-        if let Some(coalescing) = coalescing {
-            attach = attach.coalescing(coalescing);
-        }
-        let link = publisher.send(attach).await;
-        let link = link.map_err(|_| NatsError::PublisherGone)?;
-        this.do_send(Attached(link));
+        upstream::attach(&this, publisher, coalescing).await?;
         Ok(this)
     }
-}
-
-/// As which link.
-struct Attached(LinkId);
-
-impl Message for Attached {
-    type Result = ();
 }
 
 impl NatsPublisher {
@@ -220,9 +202,7 @@ impl NatsPublisher {
             {
                 ctx.cancel_future(echo);
             }
-            if let Some(waits) = self.answer.take() {
-                let _ = waits.send(answer);
-            }
+            self.upstream.answer(answer);
         }
         let now = now();
         let wanted = self.state.poll_timeout();
@@ -232,10 +212,8 @@ impl NatsPublisher {
     fn handle_timeout(&mut self, ctx: &mut Context<Self>) {
         self.timer.handle_fired();
         let due = self.state.handle_timeout(now());
-        if due.request_full
-            && let (Some(link), Some(publisher)) = (self.link, self.publisher.upgrade())
-        {
-            publisher.do_send(RequestFull(link));
+        if due.request_full {
+            self.upstream.request_full();
         }
         if let (Some(alive), Some(publisher)) = (due.alive, self.id) {
             let subject = self.config.subjects().alive(publisher.id);
@@ -262,7 +240,7 @@ impl Handler<Attached> for NatsPublisher {
     type Result = ();
 
     fn handle(&mut self, msg: Attached, _: &mut Context<Self>) {
-        self.link = Some(msg.0);
+        self.upstream.handle_attached(msg);
     }
 }
 
@@ -270,9 +248,7 @@ impl Handler<LoadSnapshot> for NatsPublisher {
     type Result = ResponseFuture<Result<SnapshotAck, SnapshotRejected>>;
 
     fn handle(&mut self, msg: LoadSnapshot, ctx: &mut Context<Self>) -> Self::Result {
-        let (answer, wait) = oneshot::channel();
-        // One that waits already is not answered: it is refused by that.
-        self.answer = Some(answer);
+        let wait = self.upstream.wait();
         if self.state.is_connected() {
             let most = self.client.max_payload();
             match wire::encode(&msg, Duration::ZERO, self.config.form(), most) {
@@ -286,7 +262,7 @@ impl Handler<LoadSnapshot> for NatsPublisher {
                     let publisher = named(Some(msg.publisher));
                     tracing::error!(%error, publisher, "a snapshot cannot be written");
                     self.counts.unsendable += 1;
-                    self.answer = None;
+                    self.upstream.answer(Err(SnapshotRejected));
                 }
             }
         } else {
@@ -294,7 +270,7 @@ impl Handler<LoadSnapshot> for NatsPublisher {
             debug_assert_eq!(held, Sending::Hold);
         }
         self.give(None, ctx);
-        Box::pin(async move { wait.await.unwrap_or(Err(SnapshotRejected)) })
+        wait
     }
 }
 

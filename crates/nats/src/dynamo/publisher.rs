@@ -9,17 +9,16 @@ use std::{
 
 use actix::{
     Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, MessageResult,
-    ResponseFuture, SpawnHandle, StreamHandler, WeakAddr, WrapFuture,
+    ResponseFuture, SpawnHandle, StreamHandler, WrapFuture,
 };
 use actix_kv_metrics::{
-    AttachRouter, Coalescing, ForwardPassMetrics, LinkId, LoadSnapshot, PublisherActor,
-    RequestFull, SnapshotAck, SnapshotRejected, WorkerRank,
+    Coalescing, ForwardPassMetrics, LoadSnapshot, PublisherActor, SnapshotAck, SnapshotRejected,
+    WorkerRank,
 };
 use async_nats::Client;
 use bytes::Bytes;
 use futures_util::Stream;
 use serde::Serialize;
-use tokio::sync::oneshot;
 
 use super::{ActiveLoad, DynamoSubjects, Envelope, encode_active, encode_event};
 use crate::{
@@ -28,6 +27,7 @@ use crate::{
     connection::{self, Heard, LoginWatch, NatsError},
     deadline::Deadline,
     outbound::{Answer, Outbound, OutboundCounts, Sending},
+    upstream::{self, Attached, Upstream},
 };
 
 type Hears = Pin<Box<dyn Stream<Item = Heard>>>;
@@ -55,15 +55,13 @@ pub struct DynamoPublisher {
     /// Where markers go.
     inbox: String,
     block_tokens: Option<NonZeroU32>,
-    publisher: WeakAddr<PublisherActor>,
+    upstream: Upstream,
     hears: Option<Hears>,
-    link: Option<LinkId>,
     publisher_id: u64,
     sequence: u64,
     marks: Option<SpawnHandle>,
     echo: Option<Echo>,
     state: Outbound,
-    answer: Option<oneshot::Sender<Answer>>,
     login: LoginWatch,
     timer: Deadline,
     counts: Counts,
@@ -185,37 +183,22 @@ impl DynamoPublisherBuilder {
             form: self.form,
             subject: endpoint.unwrap_or_else(|| self.subjects.of_namespace()),
             block_tokens: self.block_tokens,
-            publisher: publisher.downgrade(),
+            upstream: Upstream::new(publisher),
             hears: Some(Box::pin(hears)),
-            link: None,
             publisher_id: fastrand::u64(..),
             sequence: 0,
             marks: None,
             echo: None,
             // Nobody here waits for a sign of life.
             state: Outbound::new(Duration::MAX, self.config.reconnect_delay(), now()),
-            answer: None,
             login: LoginWatch::default(),
             timer: Deadline::default(),
             counts: Counts::default(),
         };
         let this = this.start();
-        let mut attach = AttachRouter::new(this.clone().recipient());
-        if let Some(coalescing) = self.coalescing {
-            attach = attach.coalescing(coalescing);
-        }
-        let link = publisher.send(attach).await;
-        let link = link.map_err(|_| NatsError::PublisherGone)?;
-        this.do_send(Attached(link));
+        upstream::attach(&this, publisher, self.coalescing).await?;
         Ok(this)
     }
-}
-
-/// As which link.
-struct Attached(LinkId);
-
-impl Message for Attached {
-    type Result = ();
 }
 
 impl DynamoPublisher {
@@ -312,9 +295,7 @@ impl DynamoPublisher {
     fn give(&mut self, answer: Option<Answer>, ctx: &mut Context<Self>) {
         if let Some(answer) = answer {
             self.end_echo(ctx);
-            if let Some(waits) = self.answer.take() {
-                let _ = waits.send(answer);
-            }
+            self.upstream.answer(answer);
         }
         let wanted = self.state.poll_timeout();
         self.timer
@@ -324,10 +305,8 @@ impl DynamoPublisher {
     fn handle_timeout(&mut self, ctx: &mut Context<Self>) {
         self.timer.handle_fired();
         let due = self.state.handle_timeout(now());
-        if due.request_full
-            && let (Some(link), Some(publisher)) = (self.link, self.publisher.upgrade())
-        {
-            publisher.do_send(RequestFull(link));
+        if due.request_full {
+            self.upstream.request_full();
         }
         self.give(due.answer, ctx);
     }
@@ -353,7 +332,7 @@ impl Handler<Attached> for DynamoPublisher {
     type Result = ();
 
     fn handle(&mut self, msg: Attached, _: &mut Context<Self>) {
-        self.link = Some(msg.0);
+        self.upstream.handle_attached(msg);
     }
 }
 
@@ -361,9 +340,7 @@ impl Handler<LoadSnapshot> for DynamoPublisher {
     type Result = ResponseFuture<Result<SnapshotAck, SnapshotRejected>>;
 
     fn handle(&mut self, msg: LoadSnapshot, ctx: &mut Context<Self>) -> Self::Result {
-        let (answer, wait) = oneshot::channel();
-        // One that waits already is not answered: it is refused by that.
-        self.answer = Some(answer);
+        let wait = self.upstream.wait();
         let told = msg.workers.iter().filter(|load| load.metrics.is_some());
         // All have the same subject: if one comes back, all are permitted.
         let echoes = told.count().min(1);
@@ -380,7 +357,7 @@ impl Handler<LoadSnapshot> for DynamoPublisher {
             Sending::Hold => {}
         }
         self.give(None, ctx);
-        Box::pin(async move { wait.await.unwrap_or(Err(SnapshotRejected)) })
+        wait
     }
 }
 
