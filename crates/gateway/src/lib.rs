@@ -1,0 +1,16 @@
+//! An OpenAI-compatible gateway that places each request by the load and the prefix cache of inference engines.
+
+mod admission;
+mod auth;
+mod completions;
+pub mod config;
+mod fleet;
+mod forward;
+mod gateway;
+mod openai;
+mod operation;
+mod prefix;
+mod relay;
+mod state;
+
+pub use self::gateway::{Closed, Gateway, StartError};

@@ -1,0 +1,114 @@
+//! `kv-gateway`: see the crate's README.
+
+use std::{error::Error, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::Parser;
+use kv_gateway::{Gateway, config::Config};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_util::MetricKindMask;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// An OpenAI-compatible gateway that places each request by the load and the prefix cache of inference engines.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// The settings.
+    #[arg(long, value_name = "FILE", required_unless_present = "demo")]
+    config: Option<PathBuf>,
+    /// Starts eight simulated engines in this process and routes to them: no file, no other service.
+    #[arg(long, conflicts_with = "config")]
+    demo: bool,
+    /// Where to listen, whatever the settings say.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Reads and checks the settings, and ends.
+    #[arg(long, requires = "config")]
+    check: bool,
+}
+
+#[actix_web::main]
+async fn main() -> ExitCode {
+    let log = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(log)
+        .with_writer(std::io::stderr)
+        .init();
+    match run(Options::parse()).await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("kv-gateway: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<ExitCode, Box<dyn Error>> {
+    let mut config = match &options.config {
+        Some(path) => read(path)?,
+        None => Config::default(),
+    };
+    if let Some(listen) = options.listen {
+        config.listen = listen;
+    }
+    if options.check {
+        println!("the settings are good");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let gateway = Gateway::start(config, Some(recorder()?))?;
+    for address in gateway.addresses() {
+        println!("listening on http://{address}");
+    }
+    told_to_stop().await?;
+    let closed = gateway.stop().await;
+    Ok(if say(&closed) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn read(path: &PathBuf) -> Result<Config, Box<dyn Error>> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
+    let config = Config::from_toml(&text, |name| std::env::var(name).ok());
+    Ok(config.map_err(|error| format!("{shown}: {error}"))?)
+}
+
+/// Workers that left are on the page for a minute more.
+fn recorder() -> Result<PrometheusHandle, Box<dyn Error>> {
+    let page = PrometheusBuilder::new()
+        .idle_timeout(MetricKindMask::GAUGE, Some(Duration::from_secs(60)))
+        .set_buckets(&[0.001, 0.01, 0.1, 1.0, 10.0, 1e3, 1e4, 1e5])?
+        .install_recorder()?;
+    Ok(page)
+}
+
+async fn told_to_stop() -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// Whether everything ended well.
+fn say(closed: &kv_gateway::Closed) -> bool {
+    if closed.broken_off > 0 {
+        eprintln!("{} requests were broken off", closed.broken_off);
+    }
+    let missed = closed
+        .flushed
+        .iter()
+        .filter(|(_, report)| !report.is_complete());
+    for (model, report) in missed {
+        eprintln!("{model}: {report}");
+    }
+    closed.broken_off == 0
+        && closed
+            .flushed
+            .iter()
+            .all(|(_, report)| report.is_complete())
+}
