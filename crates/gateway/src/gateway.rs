@@ -8,7 +8,7 @@ use actix_kv_metrics::{
     Coalescing, ConfigError as SettingError, FlushReport, KvMetrics, KvMetricsConfig,
     PublisherConfig, RouterConfig,
 };
-use actix_kv_metrics_engines::Scraper;
+use actix_kv_metrics_engines::{Scraper, ScraperConfigError};
 use actix_web::{
     App, HttpServer,
     dev::{Server, ServerHandle},
@@ -52,6 +52,14 @@ pub enum StartError {
         /// What is wrong.
         error: SettingError,
     },
+    /// Settings of a model's scrapers.
+    #[error("models.{model}.scrape: {error}")]
+    Scraper {
+        /// Which.
+        model: String,
+        /// What is wrong.
+        error: ScraperConfigError,
+    },
     /// It can't listen there.
     #[error("can't listen at {0}: {1}")]
     Listen(SocketAddr, io::Error),
@@ -88,11 +96,14 @@ impl Gateway {
             })?;
             let kv = KvMetrics::start(component);
             let model = Model::new(name.clone(), settings, kv, Instant::now().into_std());
-            let engines = model.engines.values();
-            scrapers.extend(engines.map(|engine| {
+            for engine in model.engines.values() {
                 let scrape = settings.scraper_of(&engine.config);
-                Scraper::start(scrape, engine.reports.clone())
-            }));
+                let scraper = Scraper::start(scrape, engine.reports.clone());
+                scrapers.push(scraper.map_err(|error| StartError::Scraper {
+                    model: name.clone(),
+                    error,
+                })?);
+            }
             models.push(model);
         }
         let state = State::new(Shared {
