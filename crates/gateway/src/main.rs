@@ -4,7 +4,7 @@ use std::{error::Error, net::SocketAddr, path::PathBuf, process::ExitCode, time:
 
 use clap::Parser;
 use kv_gateway::{Gateway, config::Config};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_util::MetricKindMask;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -29,7 +29,8 @@ struct Options {
 
 #[actix_web::main]
 async fn main() -> ExitCode {
-    let log = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new("info,actix_server=warn"));
     tracing_subscriber::fmt()
         .with_env_filter(log)
         .with_writer(std::io::stderr)
@@ -80,6 +81,7 @@ fn recorder() -> Result<PrometheusHandle, Box<dyn Error>> {
     let page = PrometheusBuilder::new()
         .idle_timeout(MetricKindMask::GAUGE, Some(Duration::from_secs(60)))
         .set_buckets(&[0.001, 0.01, 0.1, 1.0, 10.0, 1e3, 1e4, 1e5])?
+        .set_buckets_for_metric(Matcher::Prefix("kv_gateway_".to_owned()), &SECONDS)?
         .install_recorder()?;
     Ok(page)
 }
@@ -112,3 +114,8 @@ fn say(closed: &kv_gateway::Closed) -> bool {
             .iter()
             .all(|(_, report)| report.is_complete())
 }
+
+/// From an idle engine with everything cached to a long prompt behind others.
+const SECONDS: [f64; 11] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
+];

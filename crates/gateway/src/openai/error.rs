@@ -51,7 +51,7 @@ pub(crate) enum ApiError {
     #[error("the gateway is shutting down")]
     ShuttingDown,
     /// 503: those that were tried did not take it.
-    #[error("{tried} engines were tried, and none took the request")]
+    #[error("no engine took the request; tried: {tried}")]
     NotTaken {
         /// How many.
         tried: usize,
