@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::{
     auth::authorize,
+    client::Client,
     forward::Forward,
     openai::{ApiError, Request},
     state::State,
@@ -13,7 +14,7 @@ use crate::{
 /// Places the request, and streams the answer.
 pub(crate) async fn complete(
     state: web::Data<State>,
-    client: web::Data<awc::Client>,
+    client: web::Data<Client>,
     head: HttpRequest,
     body: web::Payload,
 ) -> Result<HttpResponse, ApiError> {
@@ -28,7 +29,7 @@ pub(crate) async fn complete(
 
 async fn place(
     state: &State,
-    client: &awc::Client,
+    client: &Client,
     head: &HttpRequest,
     body: web::Payload,
 ) -> Result<HttpResponse, ApiError> {

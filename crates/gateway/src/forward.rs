@@ -8,17 +8,20 @@ use actix_web::{
     HttpRequest, HttpResponse, HttpResponseBuilder,
     body::SizedStream,
     http::{
-        Method, StatusCode,
-        header::{self, HeaderMap, HeaderName, HeaderValue},
+        StatusCode,
+        header::{self, HeaderMap, HeaderName},
     },
 };
-use awc::{ClientResponse, error::SendRequestError};
 use bytes::Bytes;
-use futures_util::StreamExt;
+use http::{Response, response::Parts};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::client::legacy;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
     admission::{BodyPermit, OpenRequest},
+    client::Client,
     config::{Limits, Timeouts},
     fleet::{Engine, Job, Model, Place},
     openai::{ApiError, RETRY_AFTER},
@@ -46,25 +49,26 @@ pub(crate) struct Forward<'a> {
 /// An engine did not answer.
 #[derive(Debug)]
 enum Failure {
-    Connect(SendRequestError),
+    Connect(legacy::Error),
     /// It was connected, and is gone.
     Lost(String),
     /// It says so itself.
-    Refused(Box<ClientResponse>),
+    Refused(Box<Response<Incoming>>),
     NoFirstToken,
 }
 
 /// What an engine began to answer.
 struct Answer {
-    response: ClientResponse,
+    head: Parts,
     first: Option<Bytes>,
+    rest: Incoming,
 }
 
 impl Forward<'_> {
     /// # Errors
     ///
     /// Nobody could be chosen, or none of those that were tried answered.
-    pub(crate) async fn run(self, client: &awc::Client) -> Result<HttpResponse, ApiError> {
+    pub(crate) async fn run(self, client: &Client) -> Result<HttpResponse, ApiError> {
         let began = Instant::now();
         let wait_until = began + self.timeouts.room;
         let mut tried = Vec::new();
@@ -114,65 +118,83 @@ impl Forward<'_> {
     /// Until the first byte of the answer. If the client goes away meanwhile this is dropped, and with it the connection.
     async fn attempt(
         &self,
-        client: &awc::Client,
+        client: &Client,
         engine: &Engine,
         worker: WorkerRank,
     ) -> Result<Answer, Failure> {
         let until = Instant::now() + self.timeouts.connect + self.timeouts.first_token;
-        let url = engine.config.url_of(self.head.path());
-        let mut request = client.request(Method::POST, url).no_decompress();
-        self.set_headers(request.headers_mut(), engine, worker);
-        let sent = timeout_at(until, request.send_body(self.body.clone())).await;
-        let mut response = match sent {
+        let request = self.request(engine, worker).map_err(Failure::lost)?;
+        let sent = timeout_at(until, client.request(request)).await;
+        let response = match sent {
             Err(_) => return Err(Failure::NoFirstToken),
-            Ok(Err(error @ SendRequestError::Connect(_))) => return Err(Failure::Connect(error)),
-            Ok(Err(error)) => return Err(Failure::Lost(error.to_string())),
+            Ok(Err(error)) if error.is_connect() => return Err(Failure::Connect(error)),
+            Ok(Err(error)) => return Err(Failure::lost(error)),
             Ok(Ok(response)) => response,
         };
         let status = response.status();
-        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        if status.is_server_error() || status == http::StatusCode::TOO_MANY_REQUESTS {
             return Err(Failure::Refused(Box::new(response)));
         }
-        match timeout_at(until, response.next()).await {
-            Err(_) => Err(Failure::NoFirstToken),
-            Ok(Some(Err(error))) => Err(Failure::Lost(error.to_string())),
-            Ok(Some(Ok(first))) => Ok(Answer {
-                response,
-                first: Some(first),
-            }),
-            Ok(None) if status.is_success() => Err(Failure::Lost("an empty answer".to_owned())),
-            Ok(None) => Ok(Answer {
-                response,
-                first: None,
-            }),
+        let (head, mut rest) = response.into_parts();
+        let first = timeout_at(until, first_piece(&mut rest)).await;
+        let first = first.map_err(|_| Failure::NoFirstToken)?;
+        let first = first.map_err(Failure::lost)?;
+        if first.is_none() && status.is_success() {
+            return Err(Failure::Lost("an empty answer".to_owned()));
         }
+        Ok(Answer { head, first, rest })
     }
 
-    fn set_headers(&self, headers: &mut HeaderMap, engine: &Engine, worker: WorkerRank) {
-        for (name, value) in self.head.headers() {
-            if !is_of_one_hop(name, self.head.headers()) && !ENDS_HERE.contains(name) {
-                headers.append(name.clone(), value.clone());
+    fn request(
+        &self,
+        engine: &Engine,
+        worker: WorkerRank,
+    ) -> Result<http::Request<Full<Bytes>>, http::Error> {
+        let url = engine.config.url_of(self.head.path());
+        let mut request = http::Request::post(url);
+        if let Some(headers) = request.headers_mut() {
+            self.set_headers(headers, engine, worker);
+        }
+        request.body(Full::new(self.body.clone()))
+    }
+
+    fn set_headers(&self, headers: &mut http::HeaderMap, engine: &Engine, worker: WorkerRank) {
+        let sent = self.head.headers();
+        for (name, value) in sent {
+            let token_passes = *name == header::AUTHORIZATION && self.passes_token(engine);
+            if is_of_one_hop(name.as_str(), &named_by_connection(sent))
+                || (ENDS_HERE.contains(name) && !token_passes)
+            {
+                continue;
+            }
+            // Both take the same bytes.
+            let name = http::HeaderName::from_bytes(name.as_str().as_bytes());
+            let value = http::HeaderValue::from_bytes(value.as_bytes());
+            if let (Ok(name), Ok(value)) = (name, value) {
+                headers.append(name, value);
             }
         }
         if let Some(key) = &engine.config.api_key {
-            let bearer = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
-            // Checked when it was read; what can't be sent is not sent.
-            if let Ok(bearer) = bearer {
-                headers.insert(header::AUTHORIZATION, bearer);
+            let bearer = http::HeaderValue::from_str(&format!("Bearer {}", key.expose()));
+            // It was checked when it was read.
+            if let Ok(mut bearer) = bearer {
+                bearer.set_sensitive(true);
+                headers.insert(http::header::AUTHORIZATION, bearer);
             }
-        } else if !self.keeps_token
-            && let Some(token) = self.head.headers().get(header::AUTHORIZATION)
-        {
-            headers.insert(header::AUTHORIZATION, token.clone());
         }
         if engine.config.kind == EngineKind::Vllm {
             if !self.streams && !headers.contains_key(LOAD_FORMAT) {
-                headers.insert(LOAD_FORMAT, HeaderValue::from_static("TEXT"));
+                headers.insert(LOAD_FORMAT, http::HeaderValue::from_static("TEXT"));
             }
             if engine.reports.ranks().len() > 1 {
                 headers.insert(DATA_PARALLEL_RANK, worker.rank().into());
             }
         }
+    }
+
+    /// A client's token is the gateway's, if it wants one; else it may be the engine's.
+    fn passes_token(&self, engine: &Engine) -> bool {
+        !self.keeps_token && engine.config.api_key.is_none()
     }
 
     /// Whether the engine is to be left alone for a while. One that answers 500 may have a fault, or the request may: one request
@@ -181,7 +203,7 @@ impl Forward<'_> {
         let worker = place.worker();
         match failure {
             Failure::Refused(response)
-                if response.status() == StatusCode::INTERNAL_SERVER_ERROR => {}
+                if response.status() == http::StatusCode::INTERNAL_SERVER_ERROR => {}
             Failure::Connect(_) => {
                 place.failed();
                 // Its process is gone, and what it had cached.
@@ -197,45 +219,40 @@ impl Forward<'_> {
     fn respond(self, answer: Answer, engine: &Engine, place: Place) -> HttpResponse {
         let asked_for_load = self.head.headers().contains_key(LOAD_FORMAT);
         let worker = place.worker();
-        if let Some(load) = answer.response.headers().get(LOAD) {
-            let load = load
-                .to_str()
-                .ok()
-                .and_then(|load| ResponseLoad::from_header(load).ok());
-            let heard = load.is_some_and(|load| engine.reports.report_load(&load).unwrap_or(false));
-            let heard = if heard { "heard" } else { "unheard" };
+        if let Some(load) = answer.head.headers.get(LOAD) {
+            let heard = if hear(load, engine) {
+                "heard"
+            } else {
+                "unheard"
+            };
             metrics::counter!("kv_gateway_header_reports_total", "model" => self.model.name.clone(), "outcome" => heard)
                 .increment(1);
         }
-        let mut response = head_of(&answer.response, asked_for_load);
-        if let Ok(worker) = HeaderValue::from_str(&worker.to_string()) {
-            response.insert_header((WORKER, worker));
-        }
+        let mut response = head_of(&answer.head, asked_for_load);
+        response.insert_header((WORKER, worker.to_string()));
         drop(self.body_permit);
         let booking = Booking::new(&self.model.kv, place);
-        let Answer {
-            response: rest,
-            first,
-        } = answer;
-        let size = sent_size(&rest);
-        let relay = Relay::new(first, rest, worker, self.timeouts.between_tokens);
-        stream(response, size, relay.holding(booking, self.open))
+        let longest_pause = self.timeouts.between_tokens;
+        let relay = Relay::new(
+            &answer.head,
+            answer.first,
+            answer.rest,
+            worker,
+            longest_pause,
+        );
+        stream(response, &answer.head, relay.holding(booking, self.open))
     }
 
     /// A refusal as the engine worded it.
-    fn pass_on(self, refusal: ClientResponse, worker: WorkerRank) -> HttpResponse {
-        let mut response = head_of(&refusal, false);
-        let overloaded = [
-            StatusCode::TOO_MANY_REQUESTS,
-            StatusCode::SERVICE_UNAVAILABLE,
-        ];
-        let says_when = refusal.headers().contains_key(header::RETRY_AFTER);
-        if overloaded.contains(&refusal.status()) && !says_when {
+    fn pass_on(self, refusal: Response<Incoming>, worker: WorkerRank) -> HttpResponse {
+        let (head, rest) = refusal.into_parts();
+        let mut response = head_of(&head, false);
+        let overloaded = [429, 503].contains(&head.status.as_u16());
+        if overloaded && !head.headers.contains_key(http::header::RETRY_AFTER) {
             response.insert_header((header::RETRY_AFTER, RETRY_AFTER));
         }
-        let size = sent_size(&refusal);
-        let relay = Relay::new(None, refusal, worker, self.timeouts.between_tokens);
-        stream(response, size, relay.holding(Booking::none(), self.open))
+        let relay = Relay::new(&head, None, rest, worker, self.timeouts.between_tokens);
+        stream(response, &head, relay.holding(Booking::none(), self.open))
     }
 
     fn count(&self, outcome: &'static str) {
@@ -245,6 +262,16 @@ impl Forward<'_> {
 }
 
 impl Failure {
+    fn lost(error: impl std::error::Error) -> Self {
+        let mut text = error.to_string();
+        let mut under = error.source();
+        while let Some(cause) = under {
+            text = format!("{text}: {cause}");
+            under = cause.source();
+        }
+        Self::Lost(text)
+    }
+
     /// How it is counted.
     fn kind(&self) -> &'static str {
         match self {
@@ -267,51 +294,73 @@ impl fmt::Display for Failure {
     }
 }
 
-fn stream(mut response: HttpResponseBuilder, size: Option<u64>, relay: Relay) -> HttpResponse {
-    match size {
+/// What an engine says of its load with its answer. Whether it could be reported.
+fn hear(load: &http::HeaderValue, engine: &Engine) -> bool {
+    let load = load.to_str().ok().map(ResponseLoad::from_header);
+    match load {
+        Some(Ok(load)) => engine.reports.report_load(&load).unwrap_or(false),
+        _ => false,
+    }
+}
+
+/// `None`: there is none.
+async fn first_piece(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+    while let Some(frame) = body.frame().await {
+        match frame?.into_data() {
+            Ok(data) if !data.is_empty() => return Ok(Some(data)),
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+fn stream(mut response: HttpResponseBuilder, head: &Parts, relay: Relay) -> HttpResponse {
+    let size = head.headers.get(http::header::CONTENT_LENGTH);
+    match size.and_then(|size| size.to_str().ok()?.parse().ok()) {
         Some(size) => response.body(SizedStream::new(size, relay)),
         None => response.streaming(relay),
     }
 }
 
 /// Status and headers as the engine sent them, but for what is between the two of us.
-fn head_of(response: &ClientResponse, asked_for_load: bool) -> HttpResponseBuilder {
-    let mut head = HttpResponse::build(response.status());
-    for (name, value) in response.headers() {
-        let is_ours = *name == LOAD && !asked_for_load;
-        if !is_of_one_hop(name, response.headers()) && *name != header::DATE && !is_ours {
-            head.append_header((name.clone(), value.clone()));
+fn head_of(answer: &Parts, asked_for_load: bool) -> HttpResponseBuilder {
+    let status = StatusCode::from_u16(answer.status.as_u16());
+    let mut head = HttpResponse::build(status.unwrap_or(StatusCode::BAD_GATEWAY));
+    let named = answer.headers.get_all(http::header::CONNECTION);
+    let named: Vec<_> = named
+        .iter()
+        .filter_map(|names| names.to_str().ok())
+        .collect();
+    for (name, value) in &answer.headers {
+        let is_ours = name == LOAD && !asked_for_load;
+        if !is_of_one_hop(name.as_str(), &named) && name != http::header::DATE && !is_ours {
+            head.append_header((name.as_str(), value.as_bytes()));
         }
     }
     head
 }
 
-fn sent_size(response: &ClientResponse) -> Option<u64> {
-    let size = response.headers().get(header::CONTENT_LENGTH)?;
-    size.to_str().ok()?.parse().ok()
+/// What the values of `Connection` name.
+fn named_by_connection(headers: &HeaderMap) -> Vec<&str> {
+    let values = headers.get_all(header::CONNECTION);
+    values.filter_map(|value| value.to_str().ok()).collect()
 }
 
 /// Whether a header speaks of one connection only (RFC 9110, 7.6.1), or of the length, which goes with the body.
-fn is_of_one_hop(name: &HeaderName, all: &HeaderMap) -> bool {
-    const ALWAYS: [HeaderName; 7] = [
-        header::CONNECTION,
-        header::CONTENT_LENGTH,
-        header::PROXY_AUTHENTICATE,
-        header::TE,
-        header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
+fn is_of_one_hop(name: &str, named: &[&str]) -> bool {
+    const ALWAYS: [&str; 9] = [
+        "connection",
+        "content-length",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
     ];
-    let named = || {
-        let values = all.get_all(header::CONNECTION);
-        let names = values.filter_map(|value| value.to_str().ok());
-        let mut names = names.flat_map(|names| names.split(','));
-        names.any(|named| named.trim().eq_ignore_ascii_case(name.as_str()))
-    };
-    ALWAYS.contains(name)
-        || name.as_str() == "keep-alive"
-        || name.as_str() == "proxy-connection"
-        || named()
+    let mut named = named.iter().flat_map(|names| names.split(','));
+    ALWAYS.contains(&name) || named.any(|named| named.trim().eq_ignore_ascii_case(name))
 }
 
 /// Of a client's headers, what is said anew to the engine.
@@ -323,13 +372,13 @@ const ENDS_HERE: [HeaderName; 4] = [
 ];
 
 /// Asks vLLM to say its load with the answer, and in which form.
-const LOAD_FORMAT: HeaderName = HeaderName::from_static("endpoint-load-metrics-format");
+const LOAD_FORMAT: &str = "endpoint-load-metrics-format";
 
 /// Where it says so.
-const LOAD: HeaderName = HeaderName::from_static("endpoint-load-metrics");
+const LOAD: &str = "endpoint-load-metrics";
 
 /// Which of its ranks vLLM is to use.
-const DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+const DATA_PARALLEL_RANK: &str = "x-data-parallel-rank";
 
 /// Which engine and rank answered, such as `7/0`.
-const WORKER: HeaderName = HeaderName::from_static("x-kv-worker");
+const WORKER: &str = "x-kv-worker";

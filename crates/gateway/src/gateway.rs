@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::{
     admission::Admission,
+    client::client,
     completions,
     config::{Config, ConfigError, ModelConfig},
     fleet::{Fleet, Model},
@@ -164,19 +165,10 @@ impl Gateway {
 }
 
 fn serve(config: &Config, state: State) -> io::Result<(Vec<SocketAddr>, Server)> {
-    let timeouts = config.timeouts.clone();
+    let connect = config.timeouts.connect;
     let app = move || {
-        let connector = awc::Connector::new()
-            .timeout(timeouts.connect)
-            .limit(ENGINE_CONNECTIONS)
-            .conn_keep_alive(ENGINE_KEEP_ALIVE);
         // A client stays in its thread.
-        let client = awc::Client::builder()
-            .connector(connector)
-            .disable_timeout()
-            .disable_redirects()
-            .no_default_headers()
-            .finish();
+        let client = client(connect);
         App::new()
             .app_data(web::Data::new(state.clone()))
             .app_data(web::Data::new(client))
@@ -247,13 +239,6 @@ fn seconds_since_1970() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
-
-/// Of a thread, to all engines: none that matters, since `limits.requests` is the limit.
-const ENGINE_CONNECTIONS: usize = 1 << 20;
-
-/// An idle connection to an engine. Less than the 5 s after which uvicorn, in which vLLM and SGLang run, closes it: a request that is
-/// sent just then is lost.
-const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(4);
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 4_096;

@@ -2,6 +2,7 @@
 
 mod admission;
 mod auth;
+mod client;
 mod completions;
 pub mod config;
 mod fleet;

@@ -7,10 +7,10 @@ use std::{
 };
 
 use actix_kv_metrics::{KvMetrics, Ticket, WorkerRank};
-use actix_web::http::header;
-use awc::ClientResponse;
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt};
+use futures_util::Stream;
+use http::{header, response::Parts};
+use hyper::body::{Body, Frame, Incoming};
 use thiserror::Error;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -22,7 +22,7 @@ use crate::{admission::OpenRequest, fleet::Place, openai::broken_off};
 pub(crate) struct Relay {
     first: Option<Bytes>,
     /// `None`: it is over.
-    rest: Option<ClientResponse>,
+    rest: Option<Incoming>,
     worker: WorkerRank,
     /// What may pass between two pieces.
     longest_pause: Duration,
@@ -70,12 +70,13 @@ impl Drop for Booking {
 
 impl Relay {
     pub(crate) fn new(
+        head: &Parts,
         first: Option<Bytes>,
-        rest: ClientResponse,
+        rest: Incoming,
         worker: WorkerRank,
         longest_pause: Duration,
     ) -> Self {
-        let headers = rest.headers();
+        let headers = &head.headers;
         let kind = headers
             .get(header::CONTENT_TYPE)
             .map(|kind| kind.as_bytes());
@@ -107,9 +108,15 @@ impl Relay {
         let Some(rest) = &mut self.rest else {
             return Poll::Ready(None);
         };
-        if let Poll::Ready(piece) = rest.poll_next_unpin(cx) {
+        while let Poll::Ready(frame) = Pin::new(&mut *rest).poll_frame(cx) {
             self.pauses = false;
-            return Poll::Ready(piece.map(|piece| piece.map_err(|error| error.to_string())));
+            match frame.map(|frame| frame.map(Frame::into_data)) {
+                None => return Poll::Ready(None),
+                Some(Ok(Ok(data))) => return Poll::Ready(Some(Ok(data))),
+                // Trailers, which nobody sends.
+                Some(Ok(Err(_))) => {}
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.to_string()))),
+            }
         }
         if !self.pauses {
             // Counted from here, not from the last piece: in between it was the client who did not read.

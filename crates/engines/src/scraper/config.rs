@@ -1,5 +1,6 @@
 use std::{num::NonZeroU32, time::Duration};
 
+use http::Uri;
 use thiserror::Error;
 
 use crate::kind::EngineKind;
@@ -93,7 +94,8 @@ impl ScraperConfig {
         self.leave_after.unwrap_or(thrice)
     }
 
-    pub(super) fn check(&self) -> Result<(), ScraperConfigError> {
+    /// The URL.
+    pub(super) fn check(&self) -> Result<Uri, ScraperConfigError> {
         let error = |field, value: String, bound| {
             Err(ScraperConfigError {
                 field,
@@ -101,9 +103,11 @@ impl ScraperConfig {
                 bound,
             })
         };
-        if !self.url.starts_with("http://") {
-            return error("url", self.url.clone(), "http://…");
-        }
+        let url: Option<Uri> = self.url.parse().ok();
+        let Some(url) = url.filter(|url| url.scheme_str() == Some("http") && url.host().is_some())
+        else {
+            return error("url", self.url.clone(), "http://host[:port]/path");
+        };
         for (field, value, least) in [
             ("every", self.every, SHORTEST),
             ("leave_after", self.longest_silence(), self.every),
@@ -120,7 +124,7 @@ impl ScraperConfig {
         if self.page_bytes == 0 {
             return error("page_bytes", "0".to_owned(), "at least 1");
         }
-        Ok(())
+        Ok(url)
     }
 }
 

@@ -1,4 +1,4 @@
-use std::{fmt::Display, time::Duration};
+use std::{error::Error, time::Duration};
 
 use actix_kv_metrics::ReportError;
 use thiserror::Error;
@@ -33,7 +33,15 @@ pub enum ScrapeError {
 }
 
 impl ScrapeError {
-    pub(super) fn unreachable(error: impl Display) -> Self {
-        Self::Unreachable(error.to_string())
+    /// With what lies under it, where the reason stands.
+    pub(super) fn unreachable(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        let error = error.into();
+        let mut text = error.to_string();
+        let mut under = error.source();
+        while let Some(cause) = under {
+            text = format!("{text}: {cause}");
+            under = cause.source();
+        }
+        Self::Unreachable(text)
     }
 }

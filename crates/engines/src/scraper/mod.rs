@@ -10,7 +10,13 @@ use std::{
     time::Duration,
 };
 
-use awc::error::PayloadError;
+use bytes::Bytes;
+use http::Uri;
+use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep_until, timeout},
@@ -78,11 +84,11 @@ impl Scraper {
         config: ScraperConfig,
         reports: EngineReports,
     ) -> Result<Self, ScraperConfigError> {
-        config.check()?;
         let told = Arc::new(Mutex::default());
         let scrape = Scrape {
             pace: Pace::new(&config, Instant::now().into_std()),
             client: client(),
+            url: config.check()?,
             config,
             reports: reports.clone(),
             told: Arc::clone(&told),
@@ -125,7 +131,8 @@ impl fmt::Debug for Scraper {
 
 struct Scrape {
     config: ScraperConfig,
-    client: awc::Client,
+    url: Uri,
+    client: Client,
     pace: Pace,
     reports: EngineReports,
     told: Arc<Mutex<Told>>,
@@ -137,7 +144,7 @@ impl Scrape {
             let next = self.pace.next(fastrand::f64());
             self.or_leave(sleep_until(next.into())).await;
             self.pace.begin(Instant::now().into_std());
-            let read = read(self.client.clone(), self.config.clone());
+            let read = read(self.client.clone(), self.url.clone(), self.config.clone());
             let read = self.or_leave(read).await;
             let told = read.and_then(|ranks| Ok(self.reports.report(&ranks)?));
             self.take(told);
@@ -188,20 +195,23 @@ impl Scrape {
 }
 
 async fn read(
-    client: awc::Client,
+    client: Client,
+    url: Uri,
     config: ScraperConfig,
 ) -> Result<Vec<crate::RankReport>, ScrapeError> {
     let read = async {
-        let request = client.get(&config.url).no_decompress();
-        let mut response = request.send().await.map_err(ScrapeError::unreachable)?;
-        if !response.status().is_success() {
-            return Err(ScrapeError::Status(response.status().as_u16()));
+        let answer = client.get(url).await.map_err(ScrapeError::unreachable)?;
+        if !answer.status().is_success() {
+            return Err(ScrapeError::Status(answer.status().as_u16()));
         }
-        let page = response.body().limit(config.page_bytes).await;
-        page.map_err(|error| match error {
-            PayloadError::Overflow => ScrapeError::TooLarge(config.page_bytes),
-            error => ScrapeError::unreachable(error),
-        })
+        let page = Limited::new(answer.into_body(), config.page_bytes);
+        let page = page.collect().await.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                return ScrapeError::TooLarge(config.page_bytes);
+            }
+            ScrapeError::unreachable(error)
+        })?;
+        Ok(page.to_bytes())
     };
     let page = timeout(config.page_timeout, read).await;
     let page = page.map_err(|_| ScrapeError::Slow(config.page_timeout))??;
@@ -210,13 +220,13 @@ async fn read(
     Ok(read_page(config.kind, page, model, config.block_tokens)?)
 }
 
-fn client() -> awc::Client {
-    let connector = awc::Connector::new().conn_keep_alive(KEEP_ALIVE);
-    awc::Client::builder()
-        .connector(connector)
-        .disable_timeout()
-        .disable_redirects()
-        .finish()
+type Client = legacy::Client<HttpConnector, Empty<Bytes>>;
+
+fn client() -> Client {
+    legacy::Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(KEEP_ALIVE)
+        .build_http()
 }
 
 fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {

@@ -20,7 +20,7 @@ async fn fleet() -> Fleet {
     Fleet::with(1, &[json(200, ANSWER)], |config| {
         config.limits.body_bytes = 100_000;
         config.limits.bodies_bytes = 300_000;
-        config.timeouts.head = Duration::from_millis(300);
+        config.timeouts.head = Duration::from_secs(1);
         config.timeouts.body = Duration::from_millis(300);
     })
     .await
@@ -159,7 +159,8 @@ async fn many_bodies_at_one_time_take_only_so_much_memory() {
         config.limits.bodies_bytes = 300_000;
     })
     .await;
-    let body = format!(r#"{{"model":"m","prompt":"{}"}}"#, "a".repeat(50_000));
+    let body_of = |bytes| format!(r#"{{"prompt":"a","user":"{}"}}"#, "a".repeat(bytes));
+    let body = body_of(50_000);
     let mut clients = Vec::new();
     for _ in 0..4 {
         let mut client = TcpStream::connect(fleet.address).await.unwrap();
@@ -170,8 +171,7 @@ async fn many_bodies_at_one_time_take_only_so_much_memory() {
         clients.push(client);
     }
     crate::fleet::until(async || fleet.counts() == [4]).await;
-    let larger = format!(r#"{{"model":"m","prompt":"{}"}}"#, "a".repeat(99_000));
-    let answer = fleet.post("/v1/completions", &larger).await;
+    let answer = fleet.post("/v1/completions", &body_of(99_000)).await;
     assert_eq!(
         (answer.status, answer.code().as_str()),
         (503, "too_many_bodies")
@@ -217,7 +217,7 @@ async fn a_thousand_idle_connections_hold_up_nobody() {
         began.elapsed()
     );
     // They are not kept for ever: no head came.
-    sleep(Duration::from_millis(500)).await;
+    sleep(Duration::from_secs(1)).await;
     let last = client::read(idle.last_mut().unwrap()).await;
     assert!([0, 408].contains(&last.status));
 }

@@ -48,6 +48,7 @@ struct Shared {
     seen: Mutex<Vec<Seen>>,
     /// Requests whose connection the other side closed before all was sent.
     cancelled: AtomicUsize,
+    connections: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Engine {
@@ -60,6 +61,7 @@ impl Engine {
             page: Mutex::new(vec![page(0, 0.0)]),
             seen: Mutex::default(),
             cancelled: AtomicUsize::new(0),
+            connections: Mutex::default(),
         });
         let url = format!("http://{}", listener.local_addr().unwrap());
         let task = actix_web::rt::spawn(accept(listener, shared.clone()));
@@ -90,16 +92,21 @@ impl Engine {
         self.shared.cancelled.load(SeqCst)
     }
 
-    /// Nobody listens there any more; connections stay as they are.
-    pub(crate) fn stops_listening(&self) {
+    /// As if its process were killed.
+    pub(crate) fn dies(&self) {
         self.task.abort();
+        let mut connections = self.shared.connections.lock().unwrap();
+        connections
+            .drain(..)
+            .for_each(|connection| connection.abort());
     }
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     loop {
         let (connection, _) = listener.accept().await.unwrap();
-        actix_web::rt::spawn(serve(connection, shared.clone()));
+        let serving = actix_web::rt::spawn(serve(connection, shared.clone()));
+        shared.connections.lock().unwrap().push(serving);
     }
 }
 

@@ -69,7 +69,7 @@ async fn an_engine_that_answers_500_is_not_left_alone_since_the_request_may_be_a
 #[actix_web::test]
 async fn an_engine_whose_process_is_gone_is_passed_over() {
     let fleet = Fleet::start(2, &[json(200, ANSWER)]).await;
-    fleet.engines[0].stops_listening();
+    fleet.engines[0].dies();
     for _ in 0..6 {
         assert_eq!(fleet.complete().await.status, 200);
     }
@@ -110,7 +110,7 @@ async fn a_clients_mistake_is_answered_by_the_first_engine() {
 async fn with_every_engine_dead_it_is_503_at_once() {
     let fleet = Fleet::start(8, &[json(200, ANSWER)]).await;
     for engine in &fleet.engines {
-        engine.stops_listening();
+        engine.dies();
     }
     // While the router still knows them, and when it knows nobody.
     for present in [8, 0] {

@@ -44,7 +44,7 @@ async fn a_conversation_goes_back_to_where_it_was_and_elsewhere_once_that_is_gon
     }
     let id: u64 = first.unwrap().trim_end_matches("/0").parse().unwrap();
     let engine = &fleet.engines[id as usize - 1];
-    engine.stops_listening();
+    engine.dies();
     let body = format!(r#"{{"model":"m","messages":[{said}]}}"#);
     let elsewhere = fleet.post("/v1/chat/completions", &body).await;
     let elsewhere = elsewhere.header("x-kv-worker").unwrap().to_owned();
