@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use actix_web::{HttpRequest, http::header, web};
+use actix_web::{HttpRequest, http::header, rt, web};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use crate::{config::Limits, openai::ApiError};
@@ -88,7 +88,7 @@ impl Admission {
     pub(crate) async fn read(
         &self,
         request: &HttpRequest,
-        body: web::Payload,
+        body: &mut web::Payload,
         within: Duration,
     ) -> Result<(Bytes, BodyPermit), ApiError> {
         let read = timeout(within, self.read_to_end(request, body)).await;
@@ -98,7 +98,7 @@ impl Admission {
     async fn read_to_end(
         &self,
         request: &HttpRequest,
-        mut body: web::Payload,
+        body: &mut web::Payload,
     ) -> Result<(Bytes, BodyPermit), ApiError> {
         let told = request.headers().get(header::CONTENT_LENGTH);
         let told = told.and_then(|told| told.to_str().ok()?.parse::<usize>().ok());
@@ -139,6 +139,15 @@ impl Admission {
         }
         Ok(())
     }
+}
+
+/// Keeps what was not read of a refused body until the answer is out. The server closes a connection on which something is unread; once
+/// that is dropped it would rather read on, for as long as the client sends.
+pub(crate) fn leave_unread(body: web::Payload) {
+    rt::spawn(async move {
+        sleep(Duration::from_secs(1)).await;
+        drop(body);
+    });
 }
 
 /// Bytes a permit stands for.

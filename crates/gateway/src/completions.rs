@@ -4,6 +4,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
 
 use crate::{
+    admission::leave_unread,
     auth::authorize,
     client::Client,
     forward::Forward,
@@ -16,12 +17,15 @@ pub(crate) async fn complete(
     state: web::Data<State>,
     client: web::Data<Client>,
     head: HttpRequest,
-    body: web::Payload,
+    mut body: web::Payload,
 ) -> Result<HttpResponse, ApiError> {
-    let answer = place(&state, &client, &head, body).await;
+    let answer = place(&state, &client, &head, &mut body).await;
     let outcome = match &answer {
         Ok(_) => "answered",
-        Err(error) => error.code(),
+        Err(error) => {
+            leave_unread(body);
+            error.code()
+        }
     };
     metrics::counter!("kv_gateway_requests_total", "outcome" => outcome).increment(1);
     answer
@@ -31,7 +35,7 @@ async fn place(
     state: &State,
     client: &Client,
     head: &HttpRequest,
-    body: web::Payload,
+    body: &mut web::Payload,
 ) -> Result<HttpResponse, ApiError> {
     authorize(head, &state.client_tokens)?;
     let open = state.admission.open()?;

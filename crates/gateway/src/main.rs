@@ -14,16 +14,13 @@ use tracing_subscriber::EnvFilter;
 #[command(version)]
 struct Options {
     /// The settings.
-    #[arg(long, value_name = "FILE", required_unless_present = "demo")]
-    config: Option<PathBuf>,
-    /// Starts eight simulated engines in this process and routes to them: no file, no other service.
-    #[arg(long, conflicts_with = "config")]
-    demo: bool,
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
     /// Where to listen, whatever the settings say.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
     /// Reads and checks the settings, and ends.
-    #[arg(long, requires = "config")]
+    #[arg(long)]
     check: bool,
 }
 
@@ -45,10 +42,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> Result<ExitCode, Box<dyn Error>> {
-    let mut config = match &options.config {
-        Some(path) => read(path)?,
-        None => Config::default(),
-    };
+    let mut config = read(&options.config)?;
     if let Some(listen) = options.listen {
         config.listen = listen;
     }

@@ -38,7 +38,7 @@ async fn a_conversation_goes_back_to_where_it_was_and_elsewhere_once_that_is_gon
         let body = format!(r#"{{"model":"m","messages":[{said}]}}"#);
         let answer = fleet.post("/v1/chat/completions", &body).await;
         let worker = answer.header("x-kv-worker").unwrap().to_owned();
-        let first = first.get_or_insert(worker.clone());
+        let first = first.get_or_insert_with(|| worker.clone());
         assert_eq!(&worker, first, "turn {turn}");
         said += &format!(r#",{{"role":"user","content":"turn {turn}"}}"#);
     }
