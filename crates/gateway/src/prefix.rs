@@ -164,7 +164,8 @@ impl PrefixIndex {
         overlaps
     }
 
-    /// The worker is sent all that is named.
+    /// The worker is sent all that is named. What was noted of it just before is not noted again: an entry may count for a sixteenth
+    /// less than it should, and one that all requests share is not written by each.
     pub(crate) fn note(&self, chains: &Chains, worker: WorkerRank, now: Instant) {
         let left = self
             .left
@@ -173,7 +174,20 @@ impl PrefixIndex {
         let left = left.get(&worker.worker()).copied().unwrap_or(0);
         let sent = self.seconds(now);
         let noted = Holder { worker, left, sent };
+        let is_fresh = |holders: &Holders| {
+            let mut of_worker = holders.iter().filter(|holder| holder.worker == worker);
+            of_worker.any(|holder| {
+                holder.left == left && sent.saturating_sub(holder.sent) <= self.is_fresh_for()
+            })
+        };
         for name in chains.chains.iter().flatten() {
+            if self
+                .chunks
+                .get(name)
+                .is_some_and(|holders| is_fresh(&holders))
+            {
+                continue;
+            }
             self.chunks.entry(*name).and_upsert_with(|known| {
                 let mut holders = known.map(moka::Entry::into_value).unwrap_or_default();
                 holders.retain(|holder| holder.worker != worker && !self.is_over(holder, now));
@@ -206,6 +220,11 @@ impl PrefixIndex {
     fn seconds(&self, now: Instant) -> u32 {
         let since = now.saturating_duration_since(self.began).as_secs();
         u32::try_from(since).unwrap_or(u32::MAX)
+    }
+
+    /// In seconds.
+    fn is_fresh_for(&self) -> u32 {
+        u32::try_from(self.expires_after.as_secs() / 16).unwrap_or(u32::MAX)
     }
 
     fn is_over(&self, holder: &Holder, now: Instant) -> bool {

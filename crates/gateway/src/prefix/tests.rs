@@ -78,6 +78,23 @@ fn a_chunk_counts_for_a_worker_so_long_after_it_was_last_sent_there() {
 }
 
 #[test]
+fn what_was_noted_just_before_is_not_noted_again() {
+    let sut = Sut::new(&config());
+    sut.note("aaaaaaaa", 1, 0);
+    // Within a sixteenth of 600 s.
+    sut.note("aaaaaaaa", 1, 37);
+    sut.expect("aaaaaaaa", 600, &[]);
+    sut.note("bbbbbbbb", 1, 0);
+    sut.note("bbbbbbbb", 1, 38);
+    sut.expect("bbbbbbbb", 600, &[(1, 1)]);
+    // It left in between: what it had is gone.
+    sut.note("cccccccc", 1, 0);
+    sut.index.forget(WorkerId(1));
+    sut.note("cccccccc", 1, 1);
+    sut.expect("cccccccc", 1, &[(1, 1)]);
+}
+
+#[test]
 fn what_a_worker_had_goes_when_it_leaves() {
     let sut = Sut::new(&config());
     sut.note("aaaaaaaabbbbbbbb", 1, 0);
