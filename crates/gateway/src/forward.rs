@@ -15,7 +15,7 @@ use actix_web::{
 use bytes::Bytes;
 use http::{Response, response::Parts};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper_util::client::legacy;
 use tokio::time::{Instant, timeout_at};
 
@@ -231,7 +231,15 @@ impl Forward<'_> {
         let mut response = head_of(&answer.head, asked_for_load);
         response.insert_header((WORKER, worker.to_string()));
         drop(self.body_permit);
-        let booking = Booking::new(&self.model.kv, place);
+        let is_whole = answer.rest.is_end_stream()
+            || answer.first.as_ref().map(|first| first.len() as u64) == length(&answer.head);
+        // One that is over needs no ticket: its place ends here.
+        let booking = if is_whole {
+            drop(place);
+            Booking::none()
+        } else {
+            Booking::new(&self.model.kv, place)
+        };
         let longest_pause = self.timeouts.between_tokens;
         let relay = Relay::new(
             &answer.head,
@@ -314,9 +322,14 @@ async fn first_piece(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error>
     Ok(None)
 }
 
+/// What the engine says of its answer's length.
+fn length(head: &Parts) -> Option<u64> {
+    let length = head.headers.get(http::header::CONTENT_LENGTH)?;
+    length.to_str().ok()?.parse().ok()
+}
+
 fn stream(mut response: HttpResponseBuilder, head: &Parts, relay: Relay) -> HttpResponse {
-    let size = head.headers.get(http::header::CONTENT_LENGTH);
-    match size.and_then(|size| size.to_str().ok()?.parse().ok()) {
+    match length(head) {
         Some(size) => response.body(SizedStream::new(size, relay)),
         None => response.streaming(relay),
     }

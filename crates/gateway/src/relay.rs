@@ -55,6 +55,7 @@ impl Booking {
         Self(place.into_ticket().map(|ticket| (kv.clone(), ticket)))
     }
 
+    /// Nothing, or no longer.
     pub(crate) fn none() -> Self {
         Self(None)
     }
