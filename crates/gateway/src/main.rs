@@ -1,6 +1,14 @@
 //! `kv-gateway`: see the crate's README.
 
-use std::{error::Error, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    error::Error,
+    fmt,
+    io::{self, Write},
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::Parser;
 use kv_gateway::{Gateway, config::Config};
@@ -35,7 +43,7 @@ async fn main() -> ExitCode {
     match run(Options::parse()).await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("kv-gateway: {error}");
+            complain(format_args!("kv-gateway: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -47,12 +55,12 @@ async fn run(options: Options) -> Result<ExitCode, Box<dyn Error>> {
         config.listen = listen;
     }
     if options.check {
-        println!("the settings are good");
+        say_line(format_args!("the settings are good"));
         return Ok(ExitCode::SUCCESS);
     }
     let gateway = Gateway::start(config, Some(recorder()?))?;
     for address in gateway.addresses() {
-        println!("listening on http://{address}");
+        say_line(format_args!("listening on http://{address}"));
     }
     told_to_stop().await?;
     let closed = gateway.stop().await;
@@ -80,7 +88,16 @@ fn recorder() -> Result<PrometheusHandle, Box<dyn Error>> {
     Ok(page)
 }
 
-async fn told_to_stop() -> std::io::Result<()> {
+/// Whoever reads it may be gone, which is no reason to end.
+fn say_line(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+fn complain(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+async fn told_to_stop() -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
@@ -93,14 +110,17 @@ async fn told_to_stop() -> std::io::Result<()> {
 /// Whether everything ended well.
 fn say(closed: &kv_gateway::Closed) -> bool {
     if closed.broken_off > 0 {
-        eprintln!("{} requests were broken off", closed.broken_off);
+        complain(format_args!(
+            "{} requests were broken off",
+            closed.broken_off
+        ));
     }
     let missed = closed
         .flushed
         .iter()
         .filter(|(_, report)| !report.is_complete());
     for (model, report) in missed {
-        eprintln!("{model}: {report}");
+        complain(format_args!("{model}: {report}"));
     }
     closed.broken_off == 0
         && closed
