@@ -50,6 +50,7 @@ impl Fleet {
         });
         let mut model = ModelConfig::new(engines.collect());
         model.scrape.every = EVERY;
+        model.scrape.leave_after = Some(PATIENCE);
         let mut config = Config::default();
         config.listen = SocketAddr::from(([127, 0, 0, 1], 0));
         config.timeouts.room = Duration::from_millis(300);
@@ -128,3 +129,6 @@ pub(crate) async fn until(mut is_so: impl AsyncFnMut() -> bool) {
 
 /// Pages are read so often.
 pub(crate) const EVERY: Duration = Duration::from_millis(50);
+
+/// An engine without a good page leaves after so long: on a busy machine, one that is well may be late for several.
+const PATIENCE: Duration = Duration::from_secs(1);

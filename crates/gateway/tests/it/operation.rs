@@ -54,7 +54,8 @@ async fn with_every_engine_drained_it_is_not_ready_but_healthy() {
 #[actix_web::test]
 async fn a_report_can_be_pushed_in_either_form() {
     let fleet = Fleet::with(1, &[json(200, ANSWER)], |config| {
-        config.models.get_mut("m").unwrap().scrape.every = Duration::from_secs(60);
+        let scrape = &mut config.models.get_mut("m").unwrap().scrape;
+        (scrape.every, scrape.leave_after) = (Duration::from_secs(60), None);
     })
     .await;
     let dynamo = r#"{"worker_id": 1, "data": {"worker_stats": {"data_parallel_rank": null, "request_active_slots": 1,
@@ -219,7 +220,7 @@ async fn a_stream_that_does_not_end_in_time_is_broken_off_and_counted() {
     let closed = fleet.gateway.stop().await;
     assert_eq!(closed.broken_off, 1);
     assert!(
-        began.elapsed() < Duration::from_secs(1),
+        began.elapsed() < Duration::from_secs(5),
         "{:?}",
         began.elapsed()
     );

@@ -170,7 +170,7 @@ async fn an_answers_header_is_a_report() {
     let fleet = Fleet::with(1, &[Step::Send(answer)], |config| {
         let model = config.models.get_mut("m").unwrap();
         // The next page is far away.
-        model.scrape.every = Duration::from_secs(60);
+        (model.scrape.every, model.scrape.leave_after) = (Duration::from_secs(60), None);
     })
     .await;
     let answer = fleet.complete().await;
