@@ -141,7 +141,7 @@ impl Gateway {
 
     /// Takes no more connections and requests, lets those under way end, for `timeouts.shutdown` at most, and shuts the routers
     /// down. Connections on which nothing is under way are closed when the process ends, or after `timeouts.keep_alive`.
-    pub async fn stop(self) -> Closed {
+    pub async fn stop(mut self) -> Closed {
         let until = Instant::now() + self.state.timeouts.shutdown;
         self.state.admission.close();
         // It answers once every connection has ended, also the idle ones: too late.
@@ -149,9 +149,9 @@ impl Gateway {
         let broken_off = self.state.admission.ended(until).await;
         if broken_off == 0 {
             // The last bytes of the last answer may still be on their way out.
-            let _ = timeout(LAST_BYTES, self.running).await;
+            let _ = timeout(LAST_BYTES, &mut self.running).await;
         }
-        drop(self.scrapers);
+        self.scrapers.clear();
         let mut flushed = Vec::new();
         for model in self.state.fleet.models() {
             let report = model.kv.shutdown(FLUSH).await;
@@ -161,6 +161,13 @@ impl Gateway {
             broken_off,
             flushed,
         }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // Said at once; nobody waits for the answer.
+        drop(self.server.stop(false));
     }
 }
 
@@ -183,6 +190,8 @@ fn serve(config: &Config, state: State) -> io::Result<(Vec<SocketAddr>, Server)>
         // A client that hangs up ends its request at once.
         .h1_allow_half_closed(false)
         .shutdown_timeout(config.timeouts.shutdown.as_secs().max(1))
+        // The tokens of a stream are small, and must not wait for one another.
+        .tcp_nodelay(true)
         .disable_signals()
         .bind(config.listen)?;
     Ok((server.addrs(), server.run()))
