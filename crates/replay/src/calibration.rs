@@ -6,11 +6,11 @@
 use std::{fmt, fs, io, path::Path, sync::Arc, time::Duration};
 
 use actix_kv_metrics::Ticket;
+use kv_engine_sim::{Engine, EngineConfig, Job, Load, Preempts, Timing};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     distribution::{Distribution, Summary},
-    engine::{Engine, EngineConfig, Job, Load, Preempts, Timing},
     journal::Journal,
     recorded::{Series, SeriesError},
     report::table,

@@ -4,11 +4,9 @@ use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, clock::Instant};
 use actix_kv_metrics::{ForwardPassMetrics, KvMetrics, MetricsReporter};
+use kv_engine_sim::{Echoes, Engine, Job, Load};
 
-use crate::{
-    engine::{Echoes, Engine, Job, Load},
-    run_log::RunLog,
-};
+use crate::run_log::RunLog;
 
 /// The engine's state, which the dispatcher reads too: it wants to know the true overlaps.
 pub(crate) type SharedEngine = Rc<RefCell<Engine>>;

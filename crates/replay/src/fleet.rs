@@ -11,10 +11,10 @@ use actix_kv_metrics::{
 };
 use actix_rt::System;
 use indicatif::ProgressBar;
+use kv_engine_sim::{Engine, EngineConfig, Job};
 
 use crate::{
     distribution::Distribution,
-    engine::{Engine, EngineConfig, Job},
     engine_actor::{Clock, Dispatch, EngineActor, SharedEngine},
     ledger::{Ledger, Member, Violations},
     recorder::AgeRecorder,
@@ -284,7 +284,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Totals;
+    use kv_engine_sim::Totals;
 
     fn request(arrival: u64, input_tokens: u32, output_tokens: u32) -> Arc<Request> {
         let arrival = Duration::from_millis(arrival);

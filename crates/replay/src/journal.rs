@@ -2,11 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{
-    distribution::Distribution,
-    engine::{Event, Progress},
-    trace::Request,
-};
+use kv_engine_sim::{Event, Progress};
+
+use crate::{distribution::Distribution, trace::Request};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Journal {

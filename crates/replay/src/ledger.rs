@@ -3,10 +3,10 @@
 use std::{fmt, rc::Rc, time::Duration};
 
 use actix_kv_metrics::{LinkStats, PublisherStats, RankLoad, RouterStats};
+use kv_engine_sim::{Load, Totals};
 
 use crate::{
     distribution::Distribution,
-    engine::{Load, Totals},
     engine_actor::metrics,
     report::{Engines, Figures, Reporting, Requests},
     run_log::RunLog,

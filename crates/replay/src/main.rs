@@ -36,7 +36,6 @@ mod calibration;
 mod compare;
 mod comparison;
 mod distribution;
-mod engine;
 mod engine_actor;
 mod fleet;
 mod journal;

@@ -6,9 +6,10 @@ use std::{
 };
 
 use actix_kv_metrics::ReportError;
+use kv_engine_sim::Event;
 use tokio::sync::Notify;
 
-use crate::{engine::Event, journal::Journal, trace::Request};
+use crate::{journal::Journal, trace::Request};
 
 #[derive(Debug)]
 pub(crate) struct RunLog {

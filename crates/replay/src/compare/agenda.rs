@@ -7,9 +7,9 @@ use std::{
 };
 
 use actix_kv_metrics::{LoadSnapshot, SnapshotAck, Ticket};
+use kv_engine_sim::Job;
 
 use super::{Incident, router::Heard};
-use crate::engine::Job;
 
 /// Something that happens at a time.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-use crate::engine::EngineConfig;
+use kv_engine_sim::EngineConfig;
 
 /// What the engines of a fleet are like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

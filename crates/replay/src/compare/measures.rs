@@ -3,12 +3,12 @@
 use std::{io, time::Duration};
 
 use actix_kv_metrics::LoadSnapshot;
+use kv_engine_sim::Totals;
 use serde::Serialize;
 
 use super::{Scenario, feed::Said, site::Site};
 use crate::{
     distribution::{Distribution, Summary},
-    engine::Totals,
     journal::Journal,
     trace::Trace,
 };

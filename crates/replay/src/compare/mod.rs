@@ -19,9 +19,10 @@ pub(crate) mod table;
 
 use std::time::Duration;
 
-use crate::{engine::EngineConfig, options::AcknowledgedBy};
+use crate::options::AcknowledgedBy;
 use cost::Weights;
 use feed::FeedPlan;
+use kv_engine_sim::EngineConfig;
 use router::RouterPlan;
 
 /// Everything a run depends on but its trace.

@@ -2,11 +2,10 @@
 
 use std::collections::VecDeque;
 
+use kv_engine_sim::{Engine, EngineConfig, Totals};
+
 use super::cost::Known;
-use crate::{
-    engine::{Engine, EngineConfig, Totals},
-    trace::Request,
-};
+use crate::trace::Request;
 
 #[derive(Debug)]
 pub(crate) struct Site {
@@ -102,7 +101,7 @@ mod tests {
     use actix_kv_metrics::Ticket;
 
     use super::*;
-    use crate::engine::Job;
+    use kv_engine_sim::Job;
 
     #[test]
     fn the_truth_counts_what_waits_what_runs_and_what_is_on_its_way() {

@@ -5,11 +5,11 @@ mod series;
 use std::{fmt, rc::Rc, time::Duration};
 
 use actix_kv_metrics::{Coalescing, CoalescingBuilder, ConfigError, LoadSnapshot, SnapshotAck};
+use kv_engine_sim::{Echoes, Load};
 use serde::Serialize;
 
 use crate::{
     compare::feed::{Feed, FeedPlan, Said},
-    engine::{Echoes, Load},
     report::table,
 };
 pub(crate) use series::{Series, SeriesError};

@@ -8,7 +8,7 @@ use std::{
 
 use csv::StringRecord;
 
-use crate::engine::Load;
+use kv_engine_sim::Load;
 
 /// One worker's recorded load, in the order of time, counted from the first sample.
 #[derive(Debug, Clone, PartialEq)]

@@ -15,9 +15,7 @@ use std::{
 
 pub(crate) use error::TraceError;
 use error::{Location, Reason};
-
-/// Prompt tokens that one hash id stands for.
-pub(crate) const HASH_TOKENS: u32 = 512;
+pub(crate) use kv_engine_sim::{HASH_TOKENS, Request};
 
 /// Arrivals further apart are taken for a mistake: no trace is that long, and timers do not reach much further.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -26,26 +24,6 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// RFC 1952, section 2.3.1.
 const GZIP_MAGIC: &[u8] = b"\x1f\x8b";
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Request {
-    /// Since the start of the trace.
-    pub(crate) arrival: Duration,
-    /// At least one.
-    pub(crate) input_tokens: u32,
-    /// At least one.
-    pub(crate) output_tokens: u32,
-    /// What each [`HASH_TOKENS`] of the prompt are, and all before them; the last may stand for fewer. Empty if unknown.
-    pub(crate) hash_ids: Vec<u64>,
-}
-
-impl Request {
-    /// The ids of whole hash blocks. A partial one at the end of the prompt is never shared.
-    pub(crate) fn shareable_ids(&self) -> &[u64] {
-        let whole = (self.input_tokens / HASH_TOKENS) as usize;
-        &self.hash_ids[..whole.min(self.hash_ids.len())]
-    }
-}
 
 /// Requests in the order of arrival; at least one.
 #[derive(Debug, Clone)]

@@ -6,9 +6,10 @@ use actix_kv_metrics::{
     Backoff, Coalescing, LinkId, LoadSnapshot, SnapshotAck,
     sans_io::{Delivery, Link, Reported, Reports},
 };
+use kv_engine_sim::Echoes;
 
 use super::{Feed, Said, publisher};
-use crate::{engine::Echoes, engine_actor::metrics};
+use crate::engine_actor::metrics;
 
 #[derive(Debug)]
 pub(super) struct Coalesced {

@@ -14,11 +14,9 @@ use std::{
 use actix_kv_metrics::{
     Coalescing, LoadSnapshot, PublisherId, SnapshotAck, SnapshotKind, WorkerLoad,
 };
+use kv_engine_sim::{Echoes, Load};
 
-use crate::{
-    engine::{Echoes, Load},
-    engine_actor::metrics,
-};
+use crate::engine_actor::metrics;
 use coalesced::Coalesced;
 use forwarded::Forwarded;
 use polled::Polled;

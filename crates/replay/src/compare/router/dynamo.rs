@@ -15,11 +15,11 @@ use std::{
 };
 
 use actix_kv_metrics::{LoadSnapshot, SnapshotAck, Ticket};
+use kv_engine_sim::EngineConfig;
 
 use super::{Ask, Router, Stage, Tickets, numbers};
 use crate::{
     compare::cost::cheapest,
-    engine::EngineConfig,
     trace::{HASH_TOKENS, Request},
 };
 
@@ -67,7 +67,7 @@ impl Dynamo {
 
     fn cost(&self, ask: &Ask<'_>, worker: usize, active: &Active) -> f64 {
         let prefill = active.prefill_tokens + u64::from(self.prefill_tokens(ask, worker));
-        let ids = ask.request.shareable_ids().iter();
+        let ids = ask.request.shareable_ids(HASH_TOKENS).iter();
         let new_ids = ids.filter(|id| !active.shared.contains_key(id)).count() as u64;
         let shared = active.shared.len() as u64 + new_ids;
         let private = active.private_blocks + u64::from(self.private_blocks(ask.request));
@@ -82,7 +82,7 @@ impl Dynamo {
 
     fn private_blocks(&self, request: &Request) -> u32 {
         let blocks = request.input_tokens.div_ceil(self.block_tokens);
-        blocks - request.shareable_ids().len() as u32 * self.blocks_per_id()
+        blocks - request.shareable_ids(HASH_TOKENS).len() as u32 * self.blocks_per_id()
     }
 
     /// The request's prompt is computed.
@@ -119,7 +119,7 @@ impl Router for Dynamo {
             worker,
             prefill_tokens: self.prefill_tokens(ask, worker),
             private_blocks: self.private_blocks(ask.request),
-            ids: ask.request.shareable_ids().to_vec(),
+            ids: ask.request.shareable_ids(HASH_TOKENS).to_vec(),
         };
         let active = self.workers.entry(worker).or_default();
         active.prefill_tokens += u64::from(placed.prefill_tokens);

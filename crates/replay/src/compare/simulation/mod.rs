@@ -9,6 +9,7 @@ use std::{
 };
 
 use actix_kv_metrics::{ConfigError, Ticket};
+use kv_engine_sim::{Echoes, Job, Progress, Totals};
 
 use super::{
     Echo, Incident, Scenario,
@@ -18,11 +19,7 @@ use super::{
     router::{Ask, Heard, Stage},
     site::Site,
 };
-use crate::{
-    engine::{self, Echoes, Job, Progress, Totals},
-    journal::Journal,
-    trace::Trace,
-};
+use crate::{journal::Journal, trace::Trace};
 use posts::Post;
 
 /// Why a run came to nothing.
@@ -297,7 +294,7 @@ impl<'a> Simulation<'a> {
         self.begin_pass(worker);
     }
 
-    fn record(&mut self, event: engine::Event) {
+    fn record(&mut self, event: kv_engine_sim::Event) {
         let stage = match event.what {
             Progress::FirstToken => Some(Stage::FirstToken),
             Progress::Finished => Some(Stage::Over),

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// Coefficients in milliseconds, the highest power first.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Timing {
+pub struct Timing {
     /// Over uncached prompt tokens.
-    pub(crate) prefill: [f64; 3],
+    pub prefill: [f64; 3],
     /// Over the share of the blocks that is active, 0 to 1.
-    pub(crate) decode: [f64; 3],
+    pub decode: [f64; 3],
 }
 
 impl Default for Timing {
@@ -41,7 +41,7 @@ impl PrefillWork {
 
 impl Timing {
     /// An engine that takes `factor` times as long for everything.
-    pub(crate) fn slower(self, factor: f64) -> Self {
+    pub fn slower(self, factor: f64) -> Self {
         Self {
             prefill: self.prefill.map(|coefficient| coefficient * factor),
             decode: self.decode.map(|coefficient| coefficient * factor),

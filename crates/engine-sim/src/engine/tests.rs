@@ -490,3 +490,44 @@ fn blocks_in_use(engine: &Engine) -> u32 {
     let private: u32 = engine.running.iter().map(Sequence::private_blocks).sum();
     private + shared.len() as u32 * engine.blocks.blocks_per_id()
 }
+
+#[test]
+fn a_request_that_is_aborted_gives_back_its_blocks_wherever_it_is() {
+    let config = EngineConfig {
+        max_sequences: 1,
+        ..small()
+    };
+    let mut engine = engine(config, &[request(600, 5, &[1]), request(64, 1, &[])]);
+    engine.start_pass(Duration::ZERO).unwrap();
+    assert_eq!((engine.active_blocks(), engine.waiting()), (10, 1));
+    assert!(engine.abort(1));
+    assert_eq!(engine.waiting(), 0);
+    // In the middle of a pass.
+    assert!(engine.abort(0));
+    assert!(!engine.abort(0));
+    assert_eq!(engine.active_blocks(), 0);
+    assert_eq!(
+        engine.finish_pass(),
+        [at(0, 0, Progress::Admitted)],
+        "no token is out"
+    );
+    assert!(engine.is_empty());
+}
+
+#[test]
+fn those_that_run_tell_what_is_out_and_what_was_cached() {
+    let mut engine = engine(small(), &[request(600, 3, &[1])]);
+    run(&mut engine);
+    engine
+        .enqueue(second_job(request(600, 3, &[1])), Duration::ZERO)
+        .unwrap();
+    engine.start_pass(Duration::ZERO).unwrap();
+    engine.finish_pass();
+    let running: Vec<_> = engine.running().collect();
+    let expected = Running {
+        number: 1,
+        generated: 1,
+        cached_tokens: 512,
+    };
+    assert_eq!(running, [expected]);
+}

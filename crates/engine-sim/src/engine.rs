@@ -18,34 +18,36 @@ use std::{collections::VecDeque, iter::Sum, sync::Arc, time::Duration};
 use actix_kv_metrics::Ticket;
 
 use blocks::Blocks;
-pub(crate) use echoes::Echoes;
+pub use echoes::Echoes;
 use sequence::Sequence;
 use timing::PrefillWork;
-pub(crate) use timing::Timing;
+pub use timing::Timing;
 
-use crate::trace::{HASH_TOKENS, Request};
+use crate::request::{HASH_TOKENS, Request};
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct EngineConfig {
-    /// Tokens in a block, a divisor of [`HASH_TOKENS`].
-    pub(crate) block_tokens: u32,
-    pub(crate) total_blocks: u32,
-    pub(crate) max_sequences: usize,
+pub struct EngineConfig {
+    /// Tokens in a block, a divisor of `hash_tokens`.
+    pub block_tokens: u32,
+    /// Prompt tokens that one of a request's hash ids stands for: what is cached is so in such pieces.
+    pub hash_tokens: u32,
+    pub total_blocks: u32,
+    pub max_sequences: usize,
     /// Tokens computed in one pass, prompts and generated ones together.
-    pub(crate) max_batched_tokens: u32,
+    pub max_batched_tokens: u32,
     /// The share of the blocks that admission leaves to the sequences that run.
-    pub(crate) watermark: f64,
-    pub(crate) preempts: Preempts,
-    pub(crate) timing: Timing,
+    pub watermark: f64,
+    pub preempts: Preempts,
+    pub timing: Timing,
     /// Whether its reports tell the prompts that are still to be computed.
-    pub(crate) reports_backlog: bool,
+    pub reports_backlog: bool,
     /// Whether it reports when a request arrives, and not only after each pass.
-    pub(crate) reports_arrivals: bool,
+    pub reports_arrivals: bool,
 }
 
 /// Who makes room when a running sequence finds no block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Preempts {
+pub enum Preempts {
     /// As in Dynamo's simulated engine: the one that was admitted first.
     Oldest,
     /// As in vLLM: the one that was admitted last, which loses least.
@@ -56,6 +58,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             block_tokens: 64,
+            hash_tokens: HASH_TOKENS,
             total_blocks: 16_384,
             max_sequences: 256,
             max_batched_tokens: 8_192,
@@ -70,33 +73,33 @@ impl Default for EngineConfig {
 
 /// A request on its way to an engine, with its number in the trace and the ticket it was placed under.
 #[derive(Debug, Clone)]
-pub(crate) struct Job {
-    pub(crate) number: usize,
-    pub(crate) request: Arc<Request>,
-    pub(crate) ticket: Ticket,
+pub struct Job {
+    pub number: usize,
+    pub request: Arc<Request>,
+    pub ticket: Ticket,
 }
 
 /// The engine can never serve the request: it needs more blocks than admission gives to anybody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TooLong;
+pub struct TooLong;
 
 /// Work under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pass {
-    pub(crate) starts_at: Duration,
-    pub(crate) ends_at: Duration,
+pub struct Pass {
+    pub starts_at: Duration,
+    pub ends_at: Duration,
 }
 
 /// What happened to the request of this number in the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Event {
-    pub(crate) number: usize,
-    pub(crate) at: Duration,
-    pub(crate) what: Progress,
+pub struct Event {
+    pub number: usize,
+    pub at: Duration,
+    pub what: Progress,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub enum Progress {
     /// Taken from the waiting queue for the first time.
     Admitted,
     FirstToken,
@@ -105,34 +108,44 @@ pub(crate) enum Progress {
     Finished,
 }
 
+/// A request that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Running {
+    pub number: usize,
+    /// Tokens that are out.
+    pub generated: u32,
+    /// Prompt tokens that were found in the cache when it was last admitted.
+    pub cached_tokens: u32,
+}
+
 /// What a worker reports.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Load {
+pub struct Load {
     /// Blocks that a sequence references; cached ones that could be evicted are not among them.
-    pub(crate) active_blocks: u32,
-    pub(crate) total_blocks: u32,
-    pub(crate) waiting: usize,
-    pub(crate) running: usize,
-    pub(crate) prefix_hit_rate: f64,
+    pub active_blocks: u32,
+    pub total_blocks: u32,
+    pub waiting: usize,
+    pub running: usize,
+    pub prefix_hit_rate: f64,
     /// Blocks of prompts that are still to be computed, if the engine reports them.
-    pub(crate) prefill_blocks: Option<u32>,
+    pub prefill_blocks: Option<u32>,
 }
 
 /// Sums since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Totals {
-    pub(crate) passes: u64,
-    pub(crate) finished: u64,
-    pub(crate) refused: u64,
-    pub(crate) preemptions: u64,
+pub struct Totals {
+    pub passes: u64,
+    pub finished: u64,
+    pub refused: u64,
+    pub preemptions: u64,
     /// Prompt tokens of the requests admitted, each counted once.
-    pub(crate) prompt_tokens: u64,
+    pub prompt_tokens: u64,
     /// Those of them found in the cache.
-    pub(crate) cached_tokens: u64,
+    pub cached_tokens: u64,
 }
 
 impl Totals {
-    pub(crate) fn prefix_hit_rate(self) -> f64 {
+    pub fn prefix_hit_rate(self) -> f64 {
         self.cached_tokens as f64 / self.prompt_tokens.max(1) as f64
     }
 }
@@ -151,7 +164,7 @@ impl Sum for Totals {
 }
 
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub struct Engine {
     config: EngineConfig,
     /// Blocks that may be active after an admission.
     admission_limit: u32,
@@ -170,15 +183,19 @@ pub(crate) struct Engine {
 impl Engine {
     /// # Panics
     ///
-    /// If the block size does not divide [`HASH_TOKENS`], or no block, sequence or token is allowed.
-    pub(crate) fn new(config: EngineConfig) -> Self {
-        assert!(config.block_tokens > 0 && HASH_TOKENS.is_multiple_of(config.block_tokens));
+    /// If the block size does not divide `hash_tokens`, or no block, sequence or token is allowed.
+    pub fn new(config: EngineConfig) -> Self {
+        assert!(config.block_tokens > 0 && config.hash_tokens > 0);
+        assert!(config.hash_tokens.is_multiple_of(config.block_tokens));
         assert!(config.max_sequences > 0 && config.max_batched_tokens > 0);
         let reserve = (f64::from(config.total_blocks) * config.watermark).ceil() as u32;
         let admission_limit = config.total_blocks.saturating_sub(reserve);
         assert!(admission_limit > 0);
         Self {
-            blocks: Blocks::new(config.total_blocks, HASH_TOKENS / config.block_tokens),
+            blocks: Blocks::new(
+                config.total_blocks,
+                config.hash_tokens / config.block_tokens,
+            ),
             config,
             admission_limit,
             waiting: VecDeque::new(),
@@ -197,8 +214,8 @@ impl Engine {
     /// # Errors
     ///
     /// [`TooLong`] if it can never be served; this is counted.
-    pub(crate) fn enqueue(&mut self, job: Job, now: Duration) -> Result<(), TooLong> {
-        let sequence = Sequence::new(job);
+    pub fn enqueue(&mut self, job: Job, now: Duration) -> Result<(), TooLong> {
+        let sequence = Sequence::new(job, self.config.hash_tokens);
         if sequence.most_blocks(self.config.block_tokens) > u64::from(self.admission_limit) {
             self.totals.refused += 1;
             return Err(TooLong);
@@ -209,9 +226,10 @@ impl Engine {
     }
 
     /// Blocks of the request's prompt that need not be computed if it comes here.
-    pub(crate) fn overlap(&self, request: &Request) -> u32 {
-        self.blocks.cached_prefix(request.shareable_ids())
-            * (HASH_TOKENS / self.config.block_tokens)
+    pub fn overlap(&self, request: &Request) -> u32 {
+        self.blocks
+            .cached_prefix(request.shareable_ids(self.config.hash_tokens))
+            * (self.config.hash_tokens / self.config.block_tokens)
     }
 
     /// Begins the next pass, unless there is nothing to do. It starts `now`, or when its newest request came if that is
@@ -220,7 +238,7 @@ impl Engine {
     /// # Panics
     ///
     /// If a pass is under way.
-    pub(crate) fn start_pass(&mut self, now: Duration) -> Option<Pass> {
+    pub fn start_pass(&mut self, now: Duration) -> Option<Pass> {
         assert!(self.pass.is_none(), "one pass at a time");
         let starts_at = now.max(self.newest_enqueued_at);
         self.reserve_decode_blocks(starts_at);
@@ -250,7 +268,7 @@ impl Engine {
     /// # Panics
     ///
     /// If no pass is under way.
-    pub(crate) fn finish_pass(&mut self) -> Vec<Event> {
+    pub fn finish_pass(&mut self) -> Vec<Event> {
         let Pass { ends_at: at, .. } = self.pass.take().expect("a pass is under way");
         let Self {
             blocks,
@@ -276,7 +294,35 @@ impl Engine {
         std::mem::take(events)
     }
 
-    pub(crate) fn load(&self) -> Load {
+    /// Takes a request out, wherever it is: nobody wants its answer any more. What it computed stays in the cache. `false`: it is not
+    /// here.
+    pub fn abort(&mut self, number: usize) -> bool {
+        if let Some(place) = self.waiting.iter().position(|it| it.number() == number) {
+            self.waiting.remove(place);
+            return true;
+        }
+        let Some(place) = self.running.iter().position(|it| it.number() == number) else {
+            return false;
+        };
+        self.running.remove(place).release(&mut self.blocks);
+        true
+    }
+
+    /// The requests that run, in the order of admission.
+    pub fn running(&self) -> impl Iterator<Item = Running> {
+        self.running.iter().map(|sequence| Running {
+            number: sequence.number(),
+            generated: sequence.generated(),
+            cached_tokens: sequence.cached_tokens(),
+        })
+    }
+
+    /// How long passes take, from the next one on.
+    pub fn set_timing(&mut self, timing: Timing) {
+        self.config.timing = timing;
+    }
+
+    pub fn load(&self) -> Load {
         Load {
             active_blocks: self.blocks.active(),
             total_blocks: self.blocks.total(),
@@ -292,47 +338,48 @@ impl Engine {
         }
     }
 
-    pub(crate) fn active_blocks(&self) -> u32 {
+    pub fn active_blocks(&self) -> u32 {
         self.blocks.active()
     }
 
-    pub(crate) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
     /// Each router's greatest ticket among the requests ever taken from the queue.
-    pub(crate) fn admitted(&self) -> &Echoes {
+    pub fn admitted(&self) -> &Echoes {
         &self.admitted
     }
 
     /// Each router's greatest ticket among the requests whose first token is out.
-    pub(crate) fn answered(&self) -> &Echoes {
+    pub fn answered(&self) -> &Echoes {
         &self.answered
     }
 
-    pub(crate) fn totals(&self) -> Totals {
+    pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    pub(crate) fn reports_arrivals(&self) -> bool {
+    pub fn reports_arrivals(&self) -> bool {
         self.config.reports_arrivals
     }
 
-    pub(crate) fn is_between_passes(&self) -> bool {
+    pub fn is_between_passes(&self) -> bool {
         self.pass.is_none()
     }
 
     /// Prompt tokens that are still to be computed, as far as can be told before the admission of those that wait.
-    pub(crate) fn backlog_tokens(&self) -> u64 {
+    pub fn backlog_tokens(&self) -> u64 {
         let waiting = self.waiting.iter().map(|sequence| {
-            let cached = self.blocks.cached_prefix(sequence.shareable_ids()) * HASH_TOKENS;
+            let cached =
+                self.blocks.cached_prefix(sequence.shareable_ids()) * self.config.hash_tokens;
             sequence.input_tokens().saturating_sub(cached)
         });
         let running = self.running.iter().map(Sequence::unfinished_prompt);
         waiting.chain(running).map(u64::from).sum()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }
 

@@ -7,12 +7,12 @@ use actix_kv_metrics::Ticket;
 /// Tickets of several routers have no order among them: each router is told of its own. An engine echoes those of
 /// [`MAX_ROUTERS`] at most; the one echoed longest ago goes first, as with the crate's reporters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Echoes {
+pub struct Echoes {
     tickets: Vec<Ticket>,
 }
 
 impl Echoes {
-    pub(crate) fn add(&mut self, ticket: Ticket) {
+    pub fn add(&mut self, ticket: Ticket) {
         let known = self.tickets.iter();
         let known = known
             .clone()
@@ -28,12 +28,12 @@ impl Echoes {
         self.tickets.push(ticket);
     }
 
-    pub(crate) fn tickets(&self) -> &[Ticket] {
+    pub fn tickets(&self) -> &[Ticket] {
         &self.tickets
     }
 
     /// Those that an earlier state did not have.
-    pub(crate) fn news<'a>(&'a self, earlier: &'a Self) -> impl Iterator<Item = Ticket> + 'a {
+    pub fn news<'a>(&'a self, earlier: &'a Self) -> impl Iterator<Item = Ticket> + 'a {
         let known = |ticket: &&Ticket| !earlier.tickets.contains(ticket);
         self.tickets.iter().filter(known).copied()
     }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use actix_kv_metrics::Ticket;
 
 use super::{Event, Job, Progress, blocks::Blocks};
-use crate::trace::{HASH_TOKENS, Request};
+use crate::request::Request;
 
 /// The tokens of a sequence are its prompt and what it has generated. A token is *computed* when its keys and values are
 /// in a block; computing the last one yields the next. Preemption loses the computed state, not the tokens.
@@ -14,6 +14,8 @@ pub(super) struct Sequence {
     number: usize,
     ticket: Ticket,
     request: Arc<Request>,
+    /// That one of its hash ids stands for.
+    hash_tokens: u32,
     generated: u32,
     computed: u32,
     /// Tokens there were at admission: until they are computed this is prefill, afterwards decoding.
@@ -29,11 +31,12 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub(super) fn new(job: Job) -> Self {
+    pub(super) fn new(job: Job, hash_tokens: u32) -> Self {
         Self {
             number: job.number,
             ticket: job.ticket,
             request: job.request,
+            hash_tokens,
             generated: 0,
             computed: 0,
             context: 0,
@@ -56,13 +59,14 @@ impl Sequence {
     pub(super) fn admit(&mut self, blocks: &mut Blocks, block_tokens: u32, limit: u32) -> bool {
         let tokens = self.tokens();
         let needed = tokens.div_ceil(block_tokens);
-        let Some(grant) = blocks.admit(self.request.shareable_ids(), needed, limit) else {
+        let Some(grant) = blocks.admit(self.request.shareable_ids(self.hash_tokens), needed, limit)
+        else {
             return false;
         };
         self.shared = grant.cached_ids;
         self.private_blocks = grant.private;
         // A prompt that is cached to its end still has to yield a token: its last one is computed again.
-        self.cached = (grant.cached_ids * HASH_TOKENS).min(tokens - 1);
+        self.cached = (grant.cached_ids * self.hash_tokens).min(tokens - 1);
         self.computed = self.cached;
         self.context = tokens;
         self.was_admitted = true;
@@ -77,7 +81,7 @@ impl Sequence {
 
     /// Whether its next token goes beyond the blocks it has.
     pub(super) fn needs_block(&self, block_tokens: u32) -> bool {
-        self.computed == self.shared * HASH_TOKENS + self.private_blocks * block_tokens
+        self.computed == self.shared * self.hash_tokens + self.private_blocks * block_tokens
     }
 
     pub(super) fn add_block(&mut self) {
@@ -109,6 +113,10 @@ impl Sequence {
         }
     }
 
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
     pub(super) fn ticket(&self) -> Ticket {
         self.ticket
     }
@@ -132,7 +140,7 @@ impl Sequence {
     }
 
     pub(super) fn shareable_ids(&self) -> &[u64] {
-        self.request.shareable_ids()
+        self.request.shareable_ids(self.hash_tokens)
     }
 
     pub(super) fn generated(&self) -> u32 {
@@ -153,7 +161,7 @@ impl Sequence {
 
     /// The ids of its prompt that it references in the cache.
     pub(super) fn shared_ids(&self) -> &[u64] {
-        &self.request.shareable_ids()[..self.shared as usize]
+        &self.request.shareable_ids(self.hash_tokens)[..self.shared as usize]
     }
 
     #[cfg(test)]
@@ -166,8 +174,8 @@ impl Sequence {
     }
 
     fn share_computed_ids(&mut self, blocks: &mut Blocks) {
-        let ids = self.request.shareable_ids();
-        let computed = (self.computed / HASH_TOKENS) as usize;
+        let ids = self.request.shareable_ids(self.hash_tokens);
+        let computed = (self.computed / self.hash_tokens) as usize;
         for id in &ids[self.shared as usize..computed.min(ids.len())] {
             blocks.share(*id);
             self.shared += 1;
