@@ -1,0 +1,281 @@
+//! vLLM's HTTP interface before an engine.
+
+mod answer;
+mod page;
+mod prompt;
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use actix_web::{
+    App, HttpRequest, HttpResponse, HttpServer,
+    dev::ServerHandle,
+    http::StatusCode,
+    rt::{self, task::JoinHandle},
+    web,
+};
+use serde::Serialize;
+use serde_json::json;
+use tokio::time::sleep;
+
+use self::{answer::Answer, page::page, prompt::Body};
+use crate::{
+    engine::EngineConfig,
+    faults::Faults,
+    sim::{Sim, SimStats},
+};
+
+/// What a server runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SimConfig {
+    /// The name of the model that it serves.
+    pub model: String,
+    /// The engine.
+    pub engine: EngineConfig,
+    /// How many of the engine's seconds pass in one.
+    pub speed: f64,
+    /// It answers at once, without the engine: to measure what stands before it.
+    pub instant: bool,
+}
+
+impl Default for SimConfig {
+    /// 1,024 blocks of 16 tokens, and a cache that is shared block by block.
+    fn default() -> Self {
+        Self {
+            model: "sim".to_owned(),
+            engine: EngineConfig {
+                block_tokens: 16,
+                hash_tokens: 16,
+                total_blocks: 1_024,
+                max_sequences: 16,
+                ..EngineConfig::default()
+            },
+            speed: 1.0,
+            instant: false,
+        }
+    }
+}
+
+/// A server that runs. Dropped, it stops, and whatever is under way breaks off.
+#[derive(Debug)]
+pub struct SimServer {
+    address: SocketAddr,
+    server: ServerHandle,
+    passes: JoinHandle<()>,
+    sim: Sim,
+}
+
+struct Served {
+    config: SimConfig,
+    sim: Sim,
+}
+
+impl SimServer {
+    /// Starts it within an actix `System`. Port 0 takes any that is free.
+    ///
+    /// # Errors
+    ///
+    /// The address can't be had.
+    pub fn start(address: SocketAddr, config: SimConfig) -> io::Result<Self> {
+        let sim = Sim::new(config.engine.clone(), config.speed);
+        let served = web::Data::new(Served {
+            config,
+            sim: sim.clone(),
+        });
+        let app = move || App::new().app_data(served.clone()).configure(routes);
+        let server = HttpServer::new(app)
+            .workers(1)
+            .backlog(4_096)
+            // A client that hangs up ends its request at once.
+            .h1_allow_half_closed(false)
+            .tcp_nodelay(true)
+            .shutdown_timeout(1)
+            .disable_signals()
+            .bind(address)?;
+        let address = server.addrs()[0];
+        let server = server.run();
+        let handle = server.handle();
+        rt::spawn(server);
+        Ok(Self {
+            address,
+            server: handle,
+            passes: rt::spawn(sim.clone().run()),
+            sim,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// From here on it misbehaves so; values that make no sense change nothing.
+    pub fn set_faults(&self, faults: Faults) {
+        if faults.are_possible() {
+            self.sim.set_faults(faults);
+        }
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> SimStats {
+        self.sim.stats()
+    }
+
+    /// Breaks off what is under way, and gives the address back.
+    pub async fn stop(self) {
+        self.server.stop(false).await;
+    }
+}
+
+impl Drop for SimServer {
+    fn drop(&mut self) {
+        self.passes.abort();
+        // Said at once; nobody waits for the answer.
+        drop(self.server.stop(false));
+    }
+}
+
+fn routes(app: &mut web::ServiceConfig) {
+    app.app_data(web::PayloadConfig::new(64 << 20))
+        .route("/v1/completions", web::post().to(complete))
+        .route("/v1/chat/completions", web::post().to(complete))
+        .route("/v1/models", web::get().to(models))
+        .route("/metrics", web::get().to(metrics))
+        .route("/health", web::get().to(health))
+        .route("/version", web::get().to(version))
+        .route("/load", web::get().to(load))
+        .route("/sim/faults", web::post().to(set_faults))
+        .route("/sim/stats", web::get().to(stats))
+        .default_service(web::to(not_found));
+}
+
+async fn complete(served: web::Data<Served>, head: HttpRequest, body: web::Bytes) -> HttpResponse {
+    let faults = served.sim.faults();
+    served.sim.thawed().await;
+    if let Some(status) = faults.refuse {
+        return refusal(status, "refused as it was told to");
+    }
+    let body: Body = match serde_json::from_slice(&body) {
+        Ok(body) => body,
+        Err(error) => return refusal(400, &error.to_string()),
+    };
+    let model = body.model.as_deref().unwrap_or(&served.config.model);
+    if model != served.config.model {
+        return refusal(404, &format!("The model `{model}` does not exist."));
+    }
+    let asked = match body.asked(served.config.engine.hash_tokens) {
+        Ok(asked) => asked,
+        Err(error) => return refusal(400, error),
+    };
+    let answer = Answer::begin(
+        &served.sim,
+        &served.config,
+        asked,
+        head.path().contains("chat"),
+        faults.break_after_tokens,
+    );
+    let Ok(answer) = answer else {
+        return refusal(400, "The prompt is longer than the engine can hold.");
+    };
+    if body.stream == Some(true) {
+        let with_usage = body
+            .stream_options
+            .is_some_and(|options| options.include_usage);
+        return answer.stream(with_usage);
+    }
+    let whole = answer.whole().await;
+    let mut response = HttpResponse::Ok();
+    if let Some(load) = load_header(&head, &served.sim) {
+        response.insert_header(("endpoint-load-metrics", load));
+    }
+    match whole {
+        Ok(whole) => response.json(whole),
+        Err(broken) => response.body(broken),
+    }
+}
+
+/// What of its load it says with an answer, if it is asked.
+fn load_header(head: &HttpRequest, sim: &Sim) -> Option<String> {
+    let format = head.headers().get("endpoint-load-metrics-format")?;
+    let load = sim.load();
+    let usage = f64::from(load.active_blocks) / f64::from(load.total_blocks);
+    let waiting = load.waiting as f64;
+    match format.as_bytes() {
+        b"TEXT" => Some(format!(
+            "TEXT named_metrics.num_requests_waiting={waiting:?}, named_metrics.kv_cache_usage_perc={usage:?}"
+        )),
+        b"JSON" => {
+            let named = json!({"num_requests_waiting": waiting, "kv_cache_usage_perc": usage});
+            Some(format!("JSON {}", json!({"named_metrics": named})))
+        }
+        _ => None,
+    }
+}
+
+async fn metrics(served: web::Data<Served>) -> HttpResponse {
+    let faults = served.sim.faults();
+    sleep(Duration::from_millis(faults.page_delay_ms)).await;
+    served.sim.thawed().await;
+    if let Some(status) = faults.page_status {
+        return refusal(status, "the page fails as it was told to");
+    }
+    let (sim, config) = (&served.sim, &served.config);
+    let generated = sim.stats().generated_tokens;
+    HttpResponse::Ok()
+        .content_type("text/plain; version=0.0.4; charset=utf-8")
+        .body(page(config, sim.load(), sim.totals(), generated))
+}
+
+async fn models(served: web::Data<Served>) -> HttpResponse {
+    let model =
+        json!({"id": served.config.model, "object": "model", "created": 1, "owned_by": "vllm"});
+    HttpResponse::Ok().json(json!({"object": "list", "data": [model]}))
+}
+
+async fn health(served: web::Data<Served>) -> HttpResponse {
+    served.sim.thawed().await;
+    HttpResponse::Ok().finish()
+}
+
+async fn version() -> HttpResponse {
+    HttpResponse::Ok().json(json!({"version": "0.32.0+sim"}))
+}
+
+async fn load(served: web::Data<Served>) -> HttpResponse {
+    let load = served.sim.load();
+    HttpResponse::Ok().json(json!({"server_load": load.running + load.waiting}))
+}
+
+async fn set_faults(served: web::Data<Served>, faults: web::Json<Faults>) -> HttpResponse {
+    if !faults.are_possible() {
+        return refusal(400, "a status or the slowness makes no sense");
+    }
+    served.sim.set_faults(*faults);
+    HttpResponse::Ok().json(*faults)
+}
+
+async fn stats(served: web::Data<Served>) -> HttpResponse {
+    HttpResponse::Ok().json(served.sim.stats())
+}
+
+async fn not_found() -> HttpResponse {
+    refusal(404, "Not Found")
+}
+
+/// An error in the form of OpenAI's.
+fn refusal(status: u16, message: &str) -> HttpResponse {
+    #[derive(Serialize)]
+    struct Told<'a> {
+        message: &'a str,
+        r#type: &'static str,
+        param: Option<()>,
+        code: u16,
+    }
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let error = Told {
+        message,
+        r#type: "BadRequestError",
+        param: None,
+        code: status.as_u16(),
+    };
+    HttpResponse::build(status).json(json!({"error": error}))
+}
