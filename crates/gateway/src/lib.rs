@@ -5,6 +5,7 @@ mod auth;
 mod client;
 mod completions;
 pub mod config;
+mod demo;
 mod fleet;
 mod forward;
 mod gateway;
@@ -14,4 +15,7 @@ mod prefix;
 mod relay;
 mod state;
 
-pub use self::gateway::{Closed, Gateway, StartError};
+pub use self::{
+    demo::Demo,
+    gateway::{Closed, Gateway, StartError},
+};

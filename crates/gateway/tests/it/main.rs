@@ -2,6 +2,7 @@
 
 mod abuse;
 mod client;
+mod demo;
 mod engine;
 mod failures;
 mod fleet;

@@ -1,29 +1,44 @@
 //! `kv-gateway`: see the crate's README.
 
+mod engine;
+
 use std::{
     error::Error,
     fmt,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
 
-use clap::Parser;
-use kv_gateway::{Gateway, config::Config};
+use clap::{Args, Parser, Subcommand};
+use kv_gateway::{Demo, Gateway, config::Config};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_util::MetricKindMask;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use crate::engine::{EngineOptions, engine};
+
 /// An OpenAI-compatible gateway that places each request by the load and the prefix cache of inference engines.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Options {
+    #[command(flatten)]
+    gateway: GatewayOptions,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Args)]
+struct GatewayOptions {
     /// The settings.
     #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    config: Option<PathBuf>,
+    /// Instead of a file: eight simulated engines in this process, which serve the model `demo`.
+    #[arg(long, conflicts_with = "config")]
+    demo: bool,
     /// Where to listen, whatever the settings say.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
@@ -32,13 +47,20 @@ struct Options {
     check: bool,
 }
 
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs one simulated engine, to try a gateway with.
+    Engine(EngineOptions),
+}
+
 #[actix_web::main]
 async fn main() -> ExitCode {
     let log = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("info,actix_server=warn"));
     tracing_subscriber::fmt()
         .with_env_filter(log)
-        .with_writer(std::io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
         .init();
     match run(Options::parse()).await {
         Ok(code) => code,
@@ -50,7 +72,19 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> Result<ExitCode, Box<dyn Error>> {
-    let mut config = read(&options.config)?;
+    match options.command {
+        Some(Command::Engine(options)) => engine(options).await,
+        None => gateway(options.gateway).await,
+    }
+}
+
+async fn gateway(options: GatewayOptions) -> Result<ExitCode, Box<dyn Error>> {
+    let demo = options.demo.then(Demo::start).transpose()?;
+    let mut config = match (&options.config, &demo) {
+        (Some(file), _) => read(file)?,
+        (None, Some(demo)) => demo.config(),
+        (None, None) => return Err("either --config FILE or --demo is needed".into()),
+    };
     if let Some(listen) = options.listen {
         config.listen = listen;
     }
@@ -64,6 +98,7 @@ async fn run(options: Options) -> Result<ExitCode, Box<dyn Error>> {
     }
     told_to_stop().await?;
     let closed = gateway.stop().await;
+    drop(demo);
     Ok(if say(&closed) {
         ExitCode::SUCCESS
     } else {
@@ -71,7 +106,7 @@ async fn run(options: Options) -> Result<ExitCode, Box<dyn Error>> {
     })
 }
 
-fn read(path: &PathBuf) -> Result<Config, Box<dyn Error>> {
+fn read(path: &Path) -> Result<Config, Box<dyn Error>> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
     let config = Config::from_toml(&text, |name| std::env::var(name).ok());
@@ -89,7 +124,7 @@ fn recorder() -> Result<PrometheusHandle, Box<dyn Error>> {
 }
 
 /// Whoever reads it may be gone, which is no reason to end.
-fn say_line(line: fmt::Arguments<'_>) {
+pub(crate) fn say_line(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
@@ -97,7 +132,7 @@ fn complain(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-async fn told_to_stop() -> io::Result<()> {
+pub(crate) async fn told_to_stop() -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
