@@ -1,6 +1,7 @@
 use std::{
     io,
     net::SocketAddr,
+    sync::{Arc, Mutex, OnceLock},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -16,7 +17,10 @@ use actix_web::{
 };
 use metrics_exporter_prometheus::PrometheusHandle;
 use thiserror::Error;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
 
 use crate::{
     admission::Admission,
@@ -71,13 +75,15 @@ pub enum StartError {
 pub struct Closed {
     /// Requests that were still under way after `timeouts.shutdown`, and were broken off.
     pub broken_off: usize,
-    /// For each model, what its router had not heard.
+    /// For each model, what its router had not heard when the end began.
     pub flushed: Vec<(String, FlushReport)>,
 }
 
 impl Gateway {
-    /// Starts the engines' scrapers, the routers and the server. `page` renders what the recorder of the `metrics` facade was told;
+    /// Starts the routers, the server, and the engines' scrapers. `page` renders what the recorder of the `metrics` facade was told;
     /// without one there is no `/metrics`.
+    ///
+    /// With one thread that serves, the routers live in it, so that a choice is no switch of threads; else in the current one.
     ///
     /// # Errors
     ///
@@ -86,46 +92,50 @@ impl Gateway {
     /// # Panics
     ///
     /// Outside an actix `System`.
-    pub fn start(config: Config, page: Option<PrometheusHandle>) -> Result<Self, StartError> {
+    pub async fn start(config: Config, page: Option<PrometheusHandle>) -> Result<Self, StartError> {
         config.check()?;
-        let mut models = Vec::new();
-        let mut scrapers = Vec::new();
-        for (name, settings) in &config.models {
-            let component = component(settings).map_err(|error| StartError::Model {
-                model: name.clone(),
-                error,
-            })?;
-            let kv = KvMetrics::start(component);
-            let model = Model::new(name.clone(), settings, kv, Instant::now().into_std());
-            for engine in model.engines.values() {
-                let scrape = settings.scraper_of(&engine.config);
-                let scraper = Scraper::start(scrape, engine.reports.clone());
-                scrapers.push(scraper.map_err(|error| StartError::Scraper {
-                    model: name.clone(),
-                    error,
-                })?);
-            }
-            models.push(model);
+        let threads = config.threads;
+        let listen = config.listen;
+        let starting = Starting::new(config, page)?;
+        let state = Arc::<OnceLock<State>>::default();
+        if threads > 1 {
+            state.get_or_init(|| starting.state());
         }
-        let state = State::new(Shared {
-            fleet: Fleet::new(models),
-            admission: Admission::new(&config.limits),
-            limits: config.limits.clone(),
-            timeouts: config.timeouts.clone(),
-            client_tokens: config.client_tokens.clone(),
-            operator_tokens: config.operator_tokens.clone(),
-            page,
-            began_at: seconds_since_1970(),
-        });
-        let (addresses, server) = serve(&config, state.clone())
-            .map_err(|error| StartError::Listen(config.listen, error))?;
-        Ok(Self {
+        let (started, starts) = oneshot::channel();
+        let bound = serve(starting.clone(), state.clone(), started);
+        let (addresses, server) = bound.map_err(|error| StartError::Listen(listen, error))?;
+        let handle = server.handle();
+        let mut running = rt::spawn(server);
+        tokio::select! {
+            _ = starts => {}
+            ended = &mut running => {
+                let error = ended.map_or_else(io::Error::other, |ended| match ended {
+                    Ok(()) => io::Error::other("the server ended at once"),
+                    Err(error) => error,
+                });
+                return Err(StartError::Listen(listen, error));
+            }
+        }
+        let mut gateway = Self {
             addresses,
-            server: server.handle(),
-            running: rt::spawn(server),
-            state,
-            scrapers,
-        })
+            server: handle,
+            running,
+            state: state.get_or_init(|| starting.state()).clone(),
+            scrapers: Vec::new(),
+        };
+        for model in gateway.state.fleet.models() {
+            for engine in model.engines.values() {
+                let scrape = starting.config.models[&model.name].scraper_of(&engine.config);
+                let scraper = Scraper::start(scrape, engine.reports.clone());
+                gateway
+                    .scrapers
+                    .push(scraper.map_err(|error| StartError::Scraper {
+                        model: model.name.clone(),
+                        error,
+                    })?);
+            }
+        }
+        Ok(gateway)
     }
 
     /// Where it listens.
@@ -139,23 +149,24 @@ impl Gateway {
         Some(model.kv.clone())
     }
 
-    /// Takes no more connections and requests, lets those under way end, for `timeouts.shutdown` at most, and shuts the routers
-    /// down. Connections on which nothing is under way are closed when the process ends, or after `timeouts.keep_alive`.
+    /// Takes no more connections and requests, and lets those under way end, for `timeouts.shutdown` at most. Connections on which
+    /// nothing is under way are closed when the process ends, or after `timeouts.keep_alive`.
     pub async fn stop(mut self) -> Closed {
         let until = Instant::now() + self.state.timeouts.shutdown;
         self.state.admission.close();
+        self.scrapers.clear();
+        let mut flushed = Vec::new();
+        for model in self.state.fleet.models() {
+            // The routers may end with the server's threads.
+            let report = model.kv.flush(FLUSH).await;
+            flushed.push((model.name.clone(), report));
+        }
         // It answers once every connection has ended, also the idle ones: too late.
         rt::spawn(self.server.stop(true));
         let broken_off = self.state.admission.ended(until).await;
         if broken_off == 0 {
             // The last bytes of the last answer may still be on their way out.
             let _ = timeout(LAST_BYTES, &mut self.running).await;
-        }
-        self.scrapers.clear();
-        let mut flushed = Vec::new();
-        for model in self.state.fleet.models() {
-            let report = model.kv.shutdown(FLUSH).await;
-            flushed.push((model.name.clone(), report));
         }
         Closed {
             broken_off,
@@ -171,13 +182,75 @@ impl Drop for Gateway {
     }
 }
 
-fn serve(config: &Config, state: State) -> io::Result<(Vec<SocketAddr>, Server)> {
+/// What the state is made of, checked.
+#[derive(Clone)]
+struct Starting {
+    config: Config,
+    components: Vec<(String, KvMetricsConfig)>,
+    page: Option<PrometheusHandle>,
+}
+
+impl Starting {
+    fn new(config: Config, page: Option<PrometheusHandle>) -> Result<Self, StartError> {
+        let models = config.models.iter();
+        let components = models.map(|(name, model)| match component(model) {
+            Ok(component) => Ok((name.clone(), component)),
+            Err(error) => Err(StartError::Model {
+                model: name.clone(),
+                error,
+            }),
+        });
+        Ok(Self {
+            components: components.collect::<Result<_, _>>()?,
+            config,
+            page,
+        })
+    }
+
+    /// Starts the routers in the current thread.
+    fn state(&self) -> State {
+        let Self {
+            config,
+            components,
+            page,
+        } = self;
+        let models = components.iter().map(|(name, component)| {
+            let kv = KvMetrics::start(component.clone());
+            let settings = &config.models[name];
+            Model::new(name.clone(), settings, kv, Instant::now().into_std())
+        });
+        State::new(Shared {
+            fleet: Fleet::new(models),
+            admission: Admission::new(&config.limits),
+            limits: config.limits.clone(),
+            timeouts: config.timeouts.clone(),
+            client_tokens: config.client_tokens.clone(),
+            operator_tokens: config.operator_tokens.clone(),
+            page: page.clone(),
+            began_at: seconds_since_1970(),
+        })
+    }
+}
+
+/// `state` is there once `started` was told.
+fn serve(
+    starting: Starting,
+    state: Arc<OnceLock<State>>,
+    started: oneshot::Sender<()>,
+) -> io::Result<(Vec<SocketAddr>, Server)> {
+    let config = starting.config.clone();
     let connect = config.timeouts.connect;
+    let started = Arc::new(Mutex::new(Some(started)));
     let app = move || {
+        let state = state.get_or_init(|| starting.state()).clone();
+        let started = started.lock().map(|mut started| started.take());
+        if let Ok(Some(started)) = started {
+            let _ = started.send(());
+        }
         // A client stays in its thread.
         let client = client(connect);
         App::new()
-            .app_data(web::Data::new(state.clone()))
+            .app_data(web::Data::new(state))
             .app_data(web::Data::new(client))
             .configure(routes)
     };

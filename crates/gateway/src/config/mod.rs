@@ -26,7 +26,8 @@ pub use self::{
 pub struct Config {
     /// Where it listens; port 0 takes any that is free.
     pub listen: SocketAddr,
-    /// Threads that serve connections.
+    /// Threads that serve connections. One is enough for more requests than most engines take; with several, each choice is a question
+    /// to another thread.
     pub threads: usize,
     /// Who may send requests: everybody if it is empty. Or of the variable `KV_GATEWAY_CLIENT_TOKENS`, separated by commas.
     pub client_tokens: Secrets,
@@ -44,7 +45,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
-            threads: 2,
+            threads: 1,
             client_tokens: Secrets::default(),
             operator_tokens: Secrets::default(),
             limits: Limits::default(),

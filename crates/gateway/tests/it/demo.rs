@@ -14,7 +14,7 @@ async fn the_demo_is_eight_engines_that_share_the_load() {
     let demo = Demo::start().unwrap();
     let mut config = demo.config();
     config.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let gateway = Gateway::start(config, None).unwrap();
+    let gateway = Gateway::start(config, None).await.unwrap();
     let address = gateway.addresses()[0];
     until(async || send(address, &get("/ready")).await.json()["engines"]["demo"] == 8).await;
     // At one time: they differ from their beginning on, so none of them is cached anywhere.

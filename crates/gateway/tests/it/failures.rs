@@ -135,7 +135,7 @@ async fn with_every_engine_dead_it_is_503_at_once() {
 
 #[actix_web::test]
 async fn no_engine_is_there_from_the_beginning() {
-    let fleet = Fleet::of(vec![Engine::dead().await], |_| {});
+    let fleet = Fleet::of(vec![Engine::dead().await], |_| {}).await;
     let answer = fleet.complete().await;
     assert_eq!((answer.status, answer.code().as_str()), (503, "no_engine"));
     assert_eq!(fleet.get("/health").await.status, 200);

@@ -37,13 +37,13 @@ impl Fleet {
             started.push(Engine::start(answer).await);
         }
         let urls = started.iter().map(|engine| engine.url.clone()).collect();
-        let mut fleet = Self::of(urls, change);
+        let mut fleet = Self::of(urls, change).await;
         fleet.engines = started;
         fleet.until_present(engines).await;
         fleet
     }
 
-    pub(crate) fn of(urls: Vec<String>, change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) async fn of(urls: Vec<String>, change: impl FnOnce(&mut Config)) -> Self {
         let engines = urls.iter().zip(1..).map(|(url, id)| {
             let url = url.parse().unwrap();
             EngineConfig::new(actix_kv_metrics::WorkerId(id), url)
@@ -56,7 +56,7 @@ impl Fleet {
         config.timeouts.room = Duration::from_millis(300);
         config.models.insert("m".to_owned(), model);
         change(&mut config);
-        let gateway = Gateway::start(config, None).unwrap();
+        let gateway = Gateway::start(config, None).await.unwrap();
         Self {
             kv: gateway.model("m").unwrap(),
             address: gateway.addresses()[0],

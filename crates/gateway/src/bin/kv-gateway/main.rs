@@ -92,7 +92,7 @@ async fn gateway(options: GatewayOptions) -> Result<ExitCode, Box<dyn Error>> {
         say_line(format_args!("the settings are good"));
         return Ok(ExitCode::SUCCESS);
     }
-    let gateway = Gateway::start(config, Some(recorder()?))?;
+    let gateway = Gateway::start(config, Some(recorder()?)).await?;
     for address in gateway.addresses() {
         say_line(format_args!("listening on http://{address}"));
     }
