@@ -101,7 +101,7 @@ def memory(processes, folder):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
-    slow = [processes.start("engine", "--sequences", "1000", "--blocks", "1000000", "--speed", "0.01") for _ in range(ENGINES)]
+    slow = [processes.start("engine", "--sequences", "1000", "--blocks", "1000000", "--speed", "0.1") for _ in range(ENGINES)]
     file = os.path.join(folder, "memory.toml")
     with open(file, "w") as settings:
         settings.write(toml("load", slow))

@@ -176,9 +176,12 @@ impl Model {
             return Ok(Place::InTurn(worker));
         }
         let mut request = SelectWorker::blocks(job.blocks).except(tried.iter().copied());
-        if let Some(prefix) = &self.prefix {
+        let known = self.prefix.as_ref().map(|prefix| {
             self.forget_departed(prefix);
-            for (worker, chunks) in prefix.overlaps(&job.chains, now) {
+            (prefix, prefix.known(&job.chains))
+        });
+        if let Some((prefix, known)) = &known {
+            for (worker, chunks) in prefix.overlaps(known, now) {
                 let tokens = u64::from(chunks) * u64::from(self.chunk_tokens.get());
                 // Whole blocks that are there.
                 let blocks = tokens / u64::from(self.block_tokens.get());
@@ -187,8 +190,8 @@ impl Model {
             }
         }
         let selection = self.kv.select_within(request, within).await?;
-        if let Some(prefix) = &self.prefix {
-            prefix.note(&job.chains, selection.worker(), now);
+        if let Some((prefix, known)) = &known {
+            prefix.note(known, selection.worker(), now);
         }
         Ok(Place::ByLoad(selection))
     }

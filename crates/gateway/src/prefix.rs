@@ -7,7 +7,7 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasher, Hash, Hasher},
-    sync::RwLock,
+    sync::{Arc, RwLock},
     time::{Duration, Instant},
 };
 
@@ -28,7 +28,16 @@ pub(crate) struct PrefixIndex {
     began: Instant,
 }
 
-type Holders = SmallVec<[Holder; 2]>;
+/// They are read far more often than they change.
+type Holders = Arc<[Holder]>;
+
+/// Who was sent which of a request's chunks, as far as is known.
+#[derive(Debug)]
+pub(crate) struct Known<'a> {
+    chains: &'a Chains,
+    /// Of all chains, one after the other.
+    holders: Vec<Option<Holders>>,
+}
 
 /// A worker that was sent a chunk.
 #[derive(Debug, Clone, Copy)]
@@ -115,11 +124,23 @@ impl PrefixIndex {
         }
     }
 
+    /// What is known of a request's chunks.
+    pub(crate) fn known<'a>(&self, chains: &'a Chains) -> Known<'a> {
+        let names = chains.chains.iter().flatten();
+        Known {
+            chains,
+            holders: names.map(|name| self.chunks.get(name)).collect(),
+        }
+    }
+
     /// How many chunks, from the first on, each worker has of all that is named; of several prompts the sum.
-    pub(crate) fn overlaps(&self, chains: &Chains, now: Instant) -> Vec<(WorkerRank, u32)> {
+    pub(crate) fn overlaps(&self, known: &Known<'_>, now: Instant) -> Vec<(WorkerRank, u32)> {
         let mut overlaps: Vec<(WorkerRank, u32)> = Vec::new();
-        for chain in &chains.chains {
-            for (worker, chunks) in self.overlaps_of(chain, now) {
+        let mut rest = known.holders.as_slice();
+        for chain in &known.chains.chains {
+            let (of_chain, others) = rest.split_at(chain.len());
+            rest = others;
+            for (worker, chunks) in self.overlaps_of(of_chain, now) {
                 match overlaps.iter_mut().find(|(known, _)| *known == worker) {
                     Some((_, sum)) => *sum += chunks,
                     None => overlaps.push((worker, chunks)),
@@ -129,8 +150,8 @@ impl PrefixIndex {
         overlaps
     }
 
-    fn overlaps_of(&self, chain: &[u64], now: Instant) -> Vec<(WorkerRank, u32)> {
-        let Some(first) = chain.first().and_then(|name| self.chunks.get(name)) else {
+    fn overlaps_of(&self, chain: &[Option<Holders>], now: Instant) -> Vec<(WorkerRank, u32)> {
+        let Some(Some(first)) = chain.first() else {
             return Vec::new();
         };
         let left = self
@@ -145,8 +166,8 @@ impl PrefixIndex {
         // Those who had every chunk so far stand in front.
         let mut overlaps: Vec<_> = held.map(|holder| (holder.worker, 1)).collect();
         let mut held = overlaps.len();
-        for name in &chain[1..] {
-            let Some(holders) = self.chunks.get(name).filter(|_| held > 0) else {
+        for holders in &chain[1..] {
+            let Some(holders) = holders.as_ref().filter(|_| held > 0) else {
                 break;
             };
             let mut at = 0;
@@ -166,38 +187,38 @@ impl PrefixIndex {
 
     /// The worker is sent all that is named. What was noted of it just before is not noted again: an entry may count for a sixteenth
     /// less than it should, and one that all requests share is not written by each.
-    pub(crate) fn note(&self, chains: &Chains, worker: WorkerRank, now: Instant) {
+    pub(crate) fn note(&self, known: &Known<'_>, worker: WorkerRank, now: Instant) {
         let left = self
             .left
             .read()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         let left = left.get(&worker.worker()).copied().unwrap_or(0);
         let sent = self.seconds(now);
-        let noted = Holder { worker, left, sent };
         let is_fresh = |holders: &Holders| {
             let mut of_worker = holders.iter().filter(|holder| holder.worker == worker);
             of_worker.any(|holder| {
                 holder.left == left && sent.saturating_sub(holder.sent) <= self.is_fresh_for()
             })
         };
-        for name in chains.chains.iter().flatten() {
-            if self
-                .chunks
-                .get(name)
-                .is_some_and(|holders| is_fresh(&holders))
-            {
+        let noted = Holder { worker, left, sent };
+        let names = known.chains.chains.iter().flatten();
+        for (name, holders) in names.zip(&known.holders) {
+            if holders.as_ref().is_some_and(is_fresh) {
                 continue;
             }
             self.chunks.entry(*name).and_upsert_with(|known| {
-                let mut holders = known.map(moka::Entry::into_value).unwrap_or_default();
-                holders.retain(|holder| holder.worker != worker && !self.is_over(holder, now));
+                let known = known.map(moka::Entry::into_value);
+                let others = known.iter().flat_map(|known| known.iter().copied());
+                let mut holders: SmallVec<[Holder; MOST_HOLDERS]> = others
+                    .filter(|holder| holder.worker != worker && !self.is_over(holder, now))
+                    .collect();
                 // The one that was sent it longest ago goes.
                 if holders.len() == MOST_HOLDERS {
                     let oldest = (0..MOST_HOLDERS).min_by_key(|&at| holders[at].sent);
                     oldest.map(|at| holders.swap_remove(at));
                 }
                 holders.push(noted);
-                holders
+                Arc::from(holders.as_slice())
             });
         }
     }

@@ -34,13 +34,16 @@ impl Sut {
 
     fn note(&self, text: &str, worker: u64, seconds: u64) {
         let now = self.began + Duration::from_secs(seconds);
-        self.index.note(&self.chains(text), worker.into(), now);
+        let chains = self.chains(text);
+        self.index
+            .note(&self.index.known(&chains), worker.into(), now);
     }
 
     #[track_caller]
     fn expect(&self, text: &str, seconds: u64, expected: &[(u64, u32)]) {
         let now = self.began + Duration::from_secs(seconds);
-        let mut overlaps = self.index.overlaps(&self.chains(text), now);
+        let chains = self.chains(text);
+        let mut overlaps = self.index.overlaps(&self.index.known(&chains), now);
         overlaps.sort();
         let expected = expected.iter().map(|&(id, chunks)| (id.into(), chunks));
         assert_eq!(
@@ -111,8 +114,11 @@ fn ranks_have_caches_of_their_own() {
     let sut = Sut::new(&config());
     let chains = sut.chains("aaaaaaaa");
     let rank = WorkerRank::new(7, 3);
-    sut.index.note(&chains, rank, sut.began);
-    assert_eq!(sut.index.overlaps(&chains, sut.began), [(rank, 1)]);
+    sut.index.note(&sut.index.known(&chains), rank, sut.began);
+    assert_eq!(
+        sut.index.overlaps(&sut.index.known(&chains), sut.began),
+        [(rank, 1)]
+    );
 }
 
 #[test]
@@ -124,11 +130,14 @@ fn several_prompts_count_together_and_what_stands_before_them_separates() {
     };
     let both = chains(("", ""), ["aaaaaaaabbbb", "cccccccc"]);
     assert_eq!(both.tokens, 5);
-    sut.index.note(&both, 1.into(), sut.began);
-    assert_eq!(sut.index.overlaps(&both, sut.began), [(1.into(), 2)]);
+    sut.index.note(&sut.index.known(&both), 1.into(), sut.began);
+    assert_eq!(
+        sut.index.overlaps(&sut.index.known(&both), sut.began),
+        [(1.into(), 2)]
+    );
     for before in [("[tool]", ""), ("", "salt")] {
         let other = chains(before, ["aaaaaaaabbbb", "cccccccc"]);
-        assert_eq!(sut.index.overlaps(&other, sut.began), []);
+        assert_eq!(sut.index.overlaps(&sut.index.known(&other), sut.began), []);
     }
     let tokens = sut.chunker.chains(("", ""), &[Prompt::Tokens(vec![7; 5])]);
     assert_eq!((tokens.tokens, tokens.chains[0].len()), (5, 2));
