@@ -211,12 +211,13 @@ impl Sim {
         self.0.changed.notify_one();
     }
 
-    /// Until it is not frozen.
-    pub(crate) async fn thawed(&self) {
+    /// Until it is not frozen; what its faults are then.
+    pub(crate) async fn thawed(&self) -> Faults {
         loop {
             let changed = self.0.changed.notified();
-            if !self.faults().frozen {
-                return;
+            let faults = self.faults();
+            if !faults.frozen {
+                return faults;
             }
             changed.await;
         }

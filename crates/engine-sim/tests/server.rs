@@ -201,6 +201,34 @@ async fn faults_come_and_go() {
 }
 
 #[actix_web::test]
+async fn a_fault_that_was_taken_back_while_it_froze_is_forgotten() {
+    let server = server(|_| {});
+    let ask = post("/v1/completions", "", &json!({"prompt": "a"}));
+    let page = "GET /metrics HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n\r\n";
+    for request in [ask.as_str(), page] {
+        let frozen = Faults {
+            frozen: true,
+            refuse: Some(503),
+            page_status: Some(500),
+            ..Faults::default()
+        };
+        server.set_faults(frozen);
+        let mut connection = TcpStream::connect(server.address()).await.unwrap();
+        connection.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        let early = timeout(
+            Duration::from_millis(100),
+            connection.read_exact(&mut answer),
+        );
+        assert!(early.await.is_err(), "it answers although it is frozen");
+        server.set_faults(Faults::default());
+        let late = timeout(Duration::from_secs(10), connection.read_exact(&mut answer));
+        late.await.expect("it thaws").unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+    }
+}
+
+#[actix_web::test]
 async fn what_is_no_request_is_refused() {
     let server = server(|_| {});
     for (body, error) in [

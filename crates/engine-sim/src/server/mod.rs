@@ -149,8 +149,7 @@ fn routes(app: &mut web::ServiceConfig) {
 }
 
 async fn complete(served: web::Data<Served>, head: HttpRequest, body: web::Bytes) -> HttpResponse {
-    let faults = served.sim.faults();
-    served.sim.thawed().await;
+    let faults = served.sim.thawed().await;
     if let Some(status) = faults.refuse {
         return refusal(status, "refused as it was told to");
     }
@@ -212,9 +211,9 @@ fn load_header(head: &HttpRequest, sim: &Sim) -> Option<String> {
 }
 
 async fn metrics(served: web::Data<Served>) -> HttpResponse {
-    let faults = served.sim.faults();
-    sleep(Duration::from_millis(faults.page_delay_ms)).await;
-    served.sim.thawed().await;
+    let delay = served.sim.faults().page_delay_ms;
+    sleep(Duration::from_millis(delay)).await;
+    let faults = served.sim.thawed().await;
     if let Some(status) = faults.page_status {
         return refusal(status, "the page fails as it was told to");
     }
