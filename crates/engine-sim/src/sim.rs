@@ -13,7 +13,7 @@ use tokio::{
         Notify,
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     },
-    time::{Instant, sleep_until},
+    time::{Instant, timeout_at},
 };
 
 use crate::{
@@ -109,29 +109,56 @@ impl Sim {
             } else {
                 self.begin_pass(at)
             };
-            let Some(pass) = pass else {
+            let Some((pass, slowness)) = pass else {
                 changed.await;
                 at = self.now();
                 continue;
             };
-            // Passes follow upon each other in the engine's own time, however late this wakes.
-            sleep_until(self.at(pass.ends_at)).await;
+            let ended_at = self.over(pass, slowness).await;
             tokio::task::yield_now().await;
-            self.thawed().await;
             self.end_pass();
-            at = pass.ends_at;
+            // Passes follow upon each other in the engine's own time, although this wakes a little late.
+            at = ended_at.max(self.now().saturating_sub(LATENESS.mul_f64(self.0.speed)));
         }
     }
 
-    fn begin_pass(&self, at: Duration) -> Option<Pass> {
-        let State { engine, asking, .. } = &mut *self.state();
+    /// Until the pass is over, which began at this slowness; when that is. A freeze lasts on top, another slowness holds for what is left.
+    async fn over(&self, pass: Pass, mut slowness: f64) -> Duration {
+        let mut ends_at = pass.ends_at;
+        loop {
+            let changed = self.0.changed.notified();
+            let (faults, now) = (self.faults(), self.now());
+            let left = ends_at.saturating_sub(now);
+            if faults.frozen {
+                self.thawed().await;
+                ends_at = self.now() + left;
+                continue;
+            }
+            if faults.slowness != slowness {
+                ends_at = now + left.mul_f64(faults.slowness / slowness);
+                slowness = faults.slowness;
+            }
+            if timeout_at(self.at(ends_at), changed).await.is_err() {
+                return ends_at;
+            }
+        }
+    }
+
+    /// The pass, and the slowness that it begins with.
+    fn begin_pass(&self, at: Duration) -> Option<(Pass, f64)> {
+        let State {
+            engine,
+            asking,
+            faults,
+            ..
+        } = &mut *self.state();
         let pass = engine.start_pass(at);
         for running in engine.running() {
             if let Some(asking) = asking.get_mut(&running.number) {
                 asking.cached_tokens = running.cached_tokens;
             }
         }
-        pass
+        pass.map(|pass| (pass, faults.slowness))
     }
 
     fn end_pass(&self) {
@@ -298,3 +325,7 @@ impl Drop for Answering {
         self.sim.0.changed.notify_one();
     }
 }
+
+/// What an engine makes up for when it wakes late. More than timers and a busy machine take, less than a process that was stopped: that
+/// has lost its time.
+const LATENESS: Duration = Duration::from_millis(100);

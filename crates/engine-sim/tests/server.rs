@@ -228,6 +228,66 @@ async fn a_fault_that_was_taken_back_while_it_froze_is_forgotten() {
     }
 }
 
+/// A server that is in the middle of a long stream, which goes on while the connection is held.
+async fn streaming(speed: f64) -> (SimServer, TcpStream) {
+    let server = server(|config| config.speed = speed);
+    let ask = json!({"prompt": "a", "max_tokens": 2_000, "stream": true});
+    let mut connection = TcpStream::connect(server.address()).await.unwrap();
+    let request = post("/v1/completions", "", &ask);
+    connection.write_all(request.as_bytes()).await.unwrap();
+    until(|| server.stats().generated_tokens > 0).await;
+    (server, connection)
+}
+
+/// How long it takes to the hundredth token from here, of 5.7 ms each.
+async fn time_of_a_hundred(server: &SimServer) -> Duration {
+    let (start, before) = (Instant::now(), server.stats().generated_tokens);
+    until(|| server.stats().generated_tokens >= before + 100).await;
+    start.elapsed()
+}
+
+#[actix_web::test]
+async fn slowness_begins_and_ends_in_the_middle_of_a_pass() {
+    let (server, _connection) = streaming(20.0).await;
+    server.set_faults(Faults {
+        slowness: 1e6,
+        ..Faults::default()
+    });
+    // A pass may have ended just now.
+    let before = server.stats().generated_tokens;
+    let more = timeout(
+        Duration::from_millis(200),
+        until(|| server.stats().generated_tokens > before + 1),
+    );
+    assert!(more.await.is_err(), "a pass takes minutes");
+    server.set_faults(Faults::default());
+    until(|| server.stats().finished == 1).await;
+}
+
+#[actix_web::test]
+async fn a_frozen_engine_does_not_make_up_for_the_time() {
+    let (server, _connection) = streaming(1.0).await;
+    server.set_faults(Faults {
+        frozen: true,
+        ..Faults::default()
+    });
+    let before = server.stats().generated_tokens;
+    sleep(Duration::from_secs(1)).await;
+    assert!(server.stats().generated_tokens <= before + 1);
+    server.set_faults(Faults::default());
+    let took = time_of_a_hundred(&server).await;
+    assert!(took > Duration::from_millis(300), "{took:?}");
+}
+
+#[actix_web::test]
+async fn an_engine_whose_process_was_stopped_does_not_make_up_for_the_time() {
+    let (server, _connection) = streaming(1.0).await;
+    // This thread runs the passes.
+    std::thread::sleep(Duration::from_secs(1));
+    let took = time_of_a_hundred(&server).await;
+    assert!(took > Duration::from_millis(300), "{took:?}");
+}
+
 #[actix_web::test]
 async fn what_is_no_request_is_refused() {
     let server = server(|_| {});
