@@ -1,0 +1,67 @@
+//! What is answered.
+
+use serde_json::{Value, json};
+
+use crate::client::{body_of, complete, events, post, send, server};
+
+#[actix_web::test]
+async fn a_stream_says_what_the_answer_in_one_piece_says() {
+    let server = server(|_| {});
+    let ask = json!({"prompt": "once upon a time", "max_tokens": 20});
+    let whole = complete(&server, &ask).await;
+    assert_eq!(whole["usage"]["prompt_tokens"], 4);
+    assert_eq!(whole["usage"]["completion_tokens"], 20);
+    let mut ask = ask;
+    ask["stream"] = true.into();
+    ask["stream_options"] = json!({"include_usage": true});
+    let request = post("/v1/completions", "", &ask);
+    let stream = send(server.address(), &request).await;
+    let events = events(&stream);
+    // Twenty tokens, the usage, the end.
+    assert_eq!(events.len(), 22, "{stream}");
+    assert_eq!(events[21], "[DONE]");
+    let text: String = events[..20]
+        .iter()
+        .map(|event| serde_json::from_str::<Value>(event).unwrap())
+        .map(|event| event["choices"][0]["text"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(Value::String(text), whole["choices"][0]["text"]);
+    // Another time, byte for byte the same but for what was cached, and the date.
+    let again = send(server.address(), &request).await;
+    assert_eq!(body_of(&again), body_of(&stream));
+}
+
+#[actix_web::test]
+async fn chats_and_batches_are_answered() {
+    let server = server(|_| {});
+    let ask = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3});
+    let answer = send(server.address(), &post("/v1/chat/completions", "", &ask)).await;
+    let answer: Value = serde_json::from_str(body_of(&answer)).unwrap();
+    assert_eq!(answer["object"], "chat.completion");
+    let content = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    assert_eq!(content.split_whitespace().count(), 3);
+    let batch = json!({"prompt": [[1, 2, 3], [4, 5]], "max_tokens": 2});
+    let answer = complete(&server, &batch).await;
+    assert_eq!(answer["choices"].as_array().unwrap().len(), 2);
+    assert_eq!(answer["usage"]["prompt_tokens"], 5);
+    assert_eq!(answer["usage"]["completion_tokens"], 4);
+}
+
+#[actix_web::test]
+async fn a_prefix_that_was_seen_is_cached() {
+    let server = server(|_| {});
+    let prefix = "p".repeat(1_280);
+    let ask = |rest: &str| json!({"prompt": format!("{prefix}{rest}"), "max_tokens": 1});
+    let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+    assert_eq!(cached(&complete(&server, &ask("one")).await), 0);
+    // Twenty blocks of 16 tokens of 4 bytes.
+    assert_eq!(cached(&complete(&server, &ask("two")).await), 320);
+}
+
+#[actix_web::test]
+async fn an_instant_one_answers_without_its_engine() {
+    let server = server(|config| config.instant = true);
+    let answer = complete(&server, &json!({"prompt": "a", "max_tokens": 3})).await;
+    assert_eq!(answer["usage"]["completion_tokens"], 3);
+    assert_eq!(server.stats().begun, 0);
+}

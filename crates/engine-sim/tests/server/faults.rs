@@ -1,0 +1,134 @@
+//! How it misbehaves.
+
+use std::time::Duration;
+
+use kv_engine_sim::{Faults, SimServer};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::client::{events, post, send, server, until};
+
+#[actix_web::test]
+async fn faults_come_and_go() {
+    let server = server(|_| {});
+    let faults = async |faults: Value| {
+        let answer = send(server.address(), &post("/sim/faults", "", &faults)).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    };
+    let ask = json!({"prompt": "a", "max_tokens": 4, "stream": true});
+    let ask = post("/v1/completions", "", &ask);
+    faults(json!({"refuse": 503, "page_status": 500})).await;
+    let answer = send(server.address(), &ask).await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    let page = "GET /metrics HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n\r\n";
+    let page = send(server.address(), page).await;
+    assert!(page.starts_with("HTTP/1.1 500"), "{page}");
+
+    faults(json!({"break_after_tokens": 2})).await;
+    let answer = send(server.address(), &ask).await;
+    assert_eq!(events(&answer).len(), 2, "{answer}");
+    assert!(!answer.ends_with("0\r\n\r\n"), "{answer}");
+    faults(json!({"break_after_tokens": 0})).await;
+    assert_eq!(send(server.address(), &ask).await, "");
+
+    faults(json!({"frozen": true})).await;
+    let frozen = timeout(Duration::from_millis(200), send(server.address(), &ask));
+    assert!(frozen.await.is_err());
+    faults(json!({})).await;
+    assert_eq!(events(&send(server.address(), &ask).await).len(), 5);
+    let wrong = post("/sim/faults", "", &json!({"slowness": -1}));
+    let wrong = send(server.address(), &wrong).await;
+    assert!(wrong.starts_with("HTTP/1.1 400"), "{wrong}");
+}
+
+#[actix_web::test]
+async fn a_fault_that_was_taken_back_while_it_froze_is_forgotten() {
+    let server = server(|_| {});
+    let ask = post("/v1/completions", "", &json!({"prompt": "a"}));
+    let page = "GET /metrics HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n\r\n";
+    for request in [ask.as_str(), page] {
+        let frozen = Faults {
+            frozen: true,
+            refuse: Some(503),
+            page_status: Some(500),
+            ..Faults::default()
+        };
+        server.set_faults(frozen);
+        let mut connection = TcpStream::connect(server.address()).await.unwrap();
+        connection.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        let early = timeout(
+            Duration::from_millis(100),
+            connection.read_exact(&mut answer),
+        );
+        assert!(early.await.is_err(), "it answers although it is frozen");
+        server.set_faults(Faults::default());
+        let late = timeout(Duration::from_secs(10), connection.read_exact(&mut answer));
+        late.await.expect("it thaws").unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+    }
+}
+
+/// A server that is in the middle of a long stream, which goes on while the connection is held.
+async fn streaming(speed: f64) -> (SimServer, TcpStream) {
+    let server = server(|config| config.speed = speed);
+    let ask = json!({"prompt": "a", "max_tokens": 2_000, "stream": true});
+    let mut connection = TcpStream::connect(server.address()).await.unwrap();
+    let request = post("/v1/completions", "", &ask);
+    connection.write_all(request.as_bytes()).await.unwrap();
+    until(|| server.stats().generated_tokens > 0).await;
+    (server, connection)
+}
+
+/// How long it takes to the hundredth token from here, of 5.7 ms each.
+async fn time_of_a_hundred(server: &SimServer) -> Duration {
+    let (start, before) = (Instant::now(), server.stats().generated_tokens);
+    until(|| server.stats().generated_tokens >= before + 100).await;
+    start.elapsed()
+}
+
+#[actix_web::test]
+async fn slowness_begins_and_ends_in_the_middle_of_a_pass() {
+    let (server, _connection) = streaming(20.0).await;
+    server.set_faults(Faults {
+        slowness: 1e6,
+        ..Faults::default()
+    });
+    // A pass may have ended just now.
+    let before = server.stats().generated_tokens;
+    let more = timeout(
+        Duration::from_millis(200),
+        until(|| server.stats().generated_tokens > before + 1),
+    );
+    assert!(more.await.is_err(), "a pass takes minutes");
+    server.set_faults(Faults::default());
+    until(|| server.stats().finished == 1).await;
+}
+
+#[actix_web::test]
+async fn a_frozen_engine_does_not_make_up_for_the_time() {
+    let (server, _connection) = streaming(1.0).await;
+    server.set_faults(Faults {
+        frozen: true,
+        ..Faults::default()
+    });
+    let before = server.stats().generated_tokens;
+    sleep(Duration::from_secs(1)).await;
+    assert!(server.stats().generated_tokens <= before + 1);
+    server.set_faults(Faults::default());
+    let took = time_of_a_hundred(&server).await;
+    assert!(took > Duration::from_millis(300), "{took:?}");
+}
+
+#[actix_web::test]
+async fn an_engine_whose_process_was_stopped_does_not_make_up_for_the_time() {
+    let (server, _connection) = streaming(1.0).await;
+    // This thread runs the passes.
+    std::thread::sleep(Duration::from_secs(1));
+    let took = time_of_a_hundred(&server).await;
+    assert!(took > Duration::from_millis(300), "{took:?}");
+}
