@@ -51,7 +51,8 @@ struct Asking {
     tokens: UnboundedSender<Out>,
     told: u32,
     output_tokens: u32,
-    cached_tokens: u32,
+    /// As its first admission found them: what it computed itself and lost with its blocks does not count.
+    cached_tokens: Option<u32>,
 }
 
 /// What of an answer is out.
@@ -155,7 +156,7 @@ impl Sim {
         let pass = engine.start_pass(at);
         for running in engine.running() {
             if let Some(asking) = asking.get_mut(&running.number) {
-                asking.cached_tokens = running.cached_tokens;
+                asking.cached_tokens.get_or_insert(running.cached_tokens);
             }
         }
         pass.map(|pass| (pass, faults.slowness))
@@ -204,7 +205,7 @@ impl Sim {
                 tokens,
                 told: 0,
                 output_tokens,
-                cached_tokens: 0,
+                cached_tokens: None,
             },
         );
         self.0.changed.notify_one();
@@ -293,7 +294,7 @@ impl Asking {
             // Nobody may listen any more: then it is about to be aborted.
             let _ = self.tokens.send(Out {
                 tokens,
-                cached_tokens: self.cached_tokens,
+                cached_tokens: self.cached_tokens.unwrap_or(0),
             });
         }
         new

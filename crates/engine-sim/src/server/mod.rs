@@ -19,7 +19,7 @@ use tokio::time::sleep;
 
 use self::{answer::Answer, page::page, prompt::Body};
 use crate::{
-    engine::EngineConfig,
+    engine::{EngineConfig, Preempts},
     faults::Faults,
     sim::{Sim, SimStats},
 };
@@ -38,7 +38,7 @@ pub struct SimConfig {
 }
 
 impl Default for SimConfig {
-    /// 1,024 blocks of 16 tokens, and a cache that is shared block by block.
+    /// 1,024 blocks of 16 tokens, a cache that is shared block by block, and the newest request makes room, as in vLLM.
     fn default() -> Self {
         Self {
             model: "sim".to_owned(),
@@ -47,6 +47,7 @@ impl Default for SimConfig {
                 hash_tokens: 16,
                 total_blocks: 1_024,
                 max_sequences: 16,
+                preempts: Preempts::Newest,
                 ..EngineConfig::default()
             },
             speed: 1.0,

@@ -65,3 +65,17 @@ async fn an_instant_one_answers_without_its_engine() {
     assert_eq!(answer["usage"]["completion_tokens"], 3);
     assert_eq!(server.stats().begun, 0);
 }
+
+#[actix_web::test]
+async fn a_request_that_lost_its_blocks_goes_on_where_it_was() {
+    let crowded = server(|config| config.engine.total_blocks = 20);
+    let spacious = server(|_| {});
+    // Thirteen blocks in the end, each.
+    let asks = ["a", "b"].map(|letter| json!({"prompt": letter.repeat(400), "max_tokens": 100}));
+    let answers = tokio::join!(complete(&crowded, &asks[0]), complete(&crowded, &asks[1]));
+    assert!(crowded.stats().preemptions > 0);
+    for (ask, answer) in asks.iter().zip([answers.0, answers.1]) {
+        // Byte for byte, and nothing was cached but what it had computed itself.
+        assert_eq!(answer, complete(&spacious, ask).await);
+    }
+}
