@@ -54,6 +54,24 @@ pub enum Preempts {
     Newest,
 }
 
+impl EngineConfig {
+    /// Whether an engine can be made so: its blocks divide what a hash id stands for, and some block, sequence and token is allowed.
+    pub fn is_possible(&self) -> bool {
+        self.block_tokens > 0
+            && self.hash_tokens > 0
+            && self.hash_tokens.is_multiple_of(self.block_tokens)
+            && self.max_sequences > 0
+            && self.max_batched_tokens > 0
+            && self.admission_limit() > 0
+    }
+
+    /// Blocks that may be active after an admission.
+    fn admission_limit(&self) -> u32 {
+        let reserve = (f64::from(self.total_blocks) * self.watermark).ceil() as u32;
+        self.total_blocks.saturating_sub(reserve)
+    }
+}
+
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {
@@ -183,14 +201,10 @@ pub struct Engine {
 impl Engine {
     /// # Panics
     ///
-    /// If the block size does not divide `hash_tokens`, or no block, sequence or token is allowed.
+    /// If it is not possible: [`EngineConfig::is_possible`].
     pub fn new(config: EngineConfig) -> Self {
-        assert!(config.block_tokens > 0 && config.hash_tokens > 0);
-        assert!(config.hash_tokens.is_multiple_of(config.block_tokens));
-        assert!(config.max_sequences > 0 && config.max_batched_tokens > 0);
-        let reserve = (f64::from(config.total_blocks) * config.watermark).ceil() as u32;
-        let admission_limit = config.total_blocks.saturating_sub(reserve);
-        assert!(admission_limit > 0);
+        assert!(config.is_possible(), "impossible: {config:?}");
+        let admission_limit = config.admission_limit();
         Self {
             blocks: Blocks::new(
                 config.total_blocks,

@@ -75,8 +75,12 @@ impl SimServer {
     ///
     /// # Errors
     ///
-    /// The address can't be had.
+    /// The address can't be had, or there can be no such engine: [`io::ErrorKind::InvalidInput`].
     pub fn start(address: SocketAddr, config: SimConfig) -> io::Result<Self> {
+        if !(config.engine.is_possible() && SPEEDS.contains(&config.speed)) {
+            let told = format!("no engine is like this: {config:?}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, told));
+        }
         let sim = Sim::new(config.engine.clone(), config.speed);
         let served = web::Data::new(Served {
             config,
@@ -279,3 +283,6 @@ fn refusal(status: u16, message: &str) -> HttpResponse {
     };
     HttpResponse::build(status).json(json!({"error": error}))
 }
+
+/// Beyond these the clocks of an engine and of its machine have nothing in common.
+const SPEEDS: std::ops::RangeInclusive<f64> = 1e-3..=1e6;
