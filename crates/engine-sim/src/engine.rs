@@ -229,14 +229,20 @@ impl Engine {
     ///
     /// [`TooLong`] if it can never be served; this is counted.
     pub fn enqueue(&mut self, job: Job, now: Duration) -> Result<(), TooLong> {
-        let sequence = Sequence::new(job, self.config.hash_tokens);
-        if sequence.most_blocks(self.config.block_tokens) > u64::from(self.admission_limit) {
+        if !self.fits(&job.request) {
             self.totals.refused += 1;
             return Err(TooLong);
         }
         self.newest_enqueued_at = self.newest_enqueued_at.max(now);
+        let sequence = Sequence::new(job, self.config.hash_tokens);
         self.waiting.push_back(sequence);
         Ok(())
+    }
+
+    /// Whether it can ever be served. The last token that it yields is never computed.
+    pub fn fits(&self, request: &Request) -> bool {
+        let tokens = u64::from(request.input_tokens) + u64::from(request.output_tokens) - 1;
+        tokens.div_ceil(self.config.block_tokens.into()) <= u64::from(self.admission_limit)
     }
 
     /// Blocks of the request's prompt that need not be computed if it comes here.

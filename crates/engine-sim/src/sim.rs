@@ -43,6 +43,7 @@ struct State {
     asking: HashMap<usize, Asking>,
     begun: u64,
     aborted: u64,
+    refused: u64,
     generated_tokens: u64,
 }
 
@@ -71,7 +72,7 @@ pub struct SimStats {
     pub finished: u64,
     /// Left by their clients.
     pub aborted: u64,
-    /// Too long for the engine.
+    /// Requests for completions that were answered with an error, whatever it was.
     pub refused: u64,
     pub preemptions: u64,
     pub prompt_tokens: u64,
@@ -92,6 +93,7 @@ impl Sim {
                 asking: HashMap::new(),
                 begun: 0,
                 aborted: 0,
+                refused: 0,
                 generated_tokens: 0,
             }),
             changed: Notify::new(),
@@ -216,6 +218,16 @@ impl Sim {
         })
     }
 
+    /// Whether the engine can ever serve it.
+    pub(crate) fn fits(&self, request: &Request) -> bool {
+        self.state().engine.fits(request)
+    }
+
+    /// Counts a request that never got to the engine.
+    pub(crate) fn refuse(&self) {
+        self.state().refused += 1;
+    }
+
     pub(crate) fn load(&self) -> Load {
         self.state().engine.load()
     }
@@ -258,7 +270,7 @@ impl Sim {
             begun: state.begun,
             finished: totals.finished,
             aborted: state.aborted,
-            refused: totals.refused,
+            refused: state.refused,
             preemptions: totals.preemptions,
             prompt_tokens: totals.prompt_tokens,
             cached_tokens: totals.cached_tokens,

@@ -19,7 +19,7 @@ use tokio::time::sleep;
 
 use self::{answer::Answer, page::page, prompt::Body};
 use crate::{
-    engine::{EngineConfig, Preempts},
+    engine::{EngineConfig, Preempts, TooLong},
     faults::Faults,
     sim::{Sim, SimStats},
 };
@@ -153,48 +153,76 @@ fn routes(app: &mut web::ServiceConfig) {
         .default_service(web::to(not_found));
 }
 
-async fn complete(served: web::Data<Served>, head: HttpRequest, body: web::Bytes) -> HttpResponse {
+async fn complete(
+    served: web::Data<Served>,
+    head: HttpRequest,
+    body: Result<web::Bytes, actix_web::Error>,
+) -> HttpResponse {
+    let answer = answer(&served, &head, body).await;
+    answer.unwrap_or_else(|Refusal { status, told }| {
+        served.sim.refuse();
+        refusal(status, &told)
+    })
+}
+
+/// Why there is no completion.
+struct Refusal {
+    status: u16,
+    told: String,
+}
+
+impl Refusal {
+    fn new(status: u16, told: impl Into<String>) -> Self {
+        let told = told.into();
+        Self { status, told }
+    }
+}
+
+async fn answer(
+    served: &Served,
+    head: &HttpRequest,
+    body: Result<web::Bytes, actix_web::Error>,
+) -> Result<HttpResponse, Refusal> {
     let faults = served.sim.thawed().await;
     if let Some(status) = faults.refuse {
-        return refusal(status, "refused as it was told to");
+        return Err(Refusal::new(status, "refused as it was told to"));
     }
-    let body: Body = match serde_json::from_slice(&body) {
-        Ok(body) => body,
-        Err(error) => return refusal(400, &error.to_string()),
-    };
+    let body = body.map_err(|error| {
+        let status = error.as_response_error().status_code();
+        Refusal::new(status.as_u16(), error.to_string())
+    })?;
+    let body: Body =
+        serde_json::from_slice(&body).map_err(|error| Refusal::new(400, error.to_string()))?;
     let model = body.model.as_deref().unwrap_or(&served.config.model);
     if model != served.config.model {
-        return refusal(404, &format!("The model `{model}` does not exist."));
+        let told = format!("The model `{model}` does not exist.");
+        return Err(Refusal::new(404, told));
     }
-    let asked = match body.asked(served.config.engine.hash_tokens) {
-        Ok(asked) => asked,
-        Err(error) => return refusal(400, error),
-    };
+    let asked = body.asked(served.config.engine.hash_tokens);
     let answer = Answer::begin(
         &served.sim,
         &served.config,
-        asked,
+        asked.map_err(|told| Refusal::new(400, told))?,
         head.path().contains("chat"),
         faults.break_after_tokens,
     );
-    let Ok(answer) = answer else {
-        return refusal(400, "The prompt is longer than the engine can hold.");
-    };
+    let told = "The prompt is longer than the engine can hold.";
+    let answer = answer.map_err(|TooLong| Refusal::new(400, told))?;
     if body.stream == Some(true) {
         let with_usage = body
             .stream_options
             .is_some_and(|options| options.include_usage);
-        return answer.stream(with_usage);
+        return Ok(answer.stream(with_usage));
     }
     let whole = answer.whole().await;
     let mut response = HttpResponse::Ok();
-    if let Some(load) = load_header(&head, &served.sim) {
+    if let Some(load) = load_header(head, &served.sim) {
         response.insert_header(("endpoint-load-metrics", load));
     }
-    match whole {
+    Ok(match whole {
         Ok(whole) => response.json(whole),
         Err(broken) => response.body(broken),
-    }
+    })
 }
 
 /// What of its load it says with an answer, if it is asked.
@@ -265,7 +293,7 @@ async fn not_found() -> HttpResponse {
     refusal(404, "Not Found")
 }
 
-/// An error in the form of OpenAI's.
+/// An error in OpenAI's form, of vLLM's types.
 fn refusal(status: u16, message: &str) -> HttpResponse {
     #[derive(Serialize)]
     struct Told<'a> {
@@ -277,7 +305,11 @@ fn refusal(status: u16, message: &str) -> HttpResponse {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let error = Told {
         message,
-        r#type: "BadRequestError",
+        r#type: match status.as_u16() {
+            404 => "NotFoundError",
+            400..500 => "BadRequestError",
+            _ => "InternalServerError",
+        },
         param: None,
         code: status.as_u16(),
     };

@@ -30,7 +30,10 @@ pub(crate) async fn send(to: SocketAddr, request: &str) -> String {
 }
 
 pub(crate) fn post(path: &str, headers: &str, body: &Value) -> String {
-    let body = body.to_string();
+    post_text(path, headers, &body.to_string())
+}
+
+pub(crate) fn post_text(path: &str, headers: &str, body: &str) -> String {
     let length = body.len();
     format!(
         "POST {path} HTTP/1.1\r\nhost: sim\r\nconnection: close\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n{body}"

@@ -35,6 +35,19 @@ async fn faults_come_and_go() {
     faults(json!({"break_after_tokens": 0})).await;
     assert_eq!(send(server.address(), &ask).await, "");
 
+    // An answer in one piece has no beginning to be sent, and one that is shorter does not break.
+    let whole = |tokens| {
+        post(
+            "/v1/completions",
+            "",
+            &json!({"prompt": "a", "max_tokens": tokens}),
+        )
+    };
+    faults(json!({"break_after_tokens": 2})).await;
+    assert_eq!(send(server.address(), &whole(3)).await, "");
+    let short = send(server.address(), &whole(2)).await;
+    assert!(short.starts_with("HTTP/1.1 200"), "{short}");
+
     faults(json!({"frozen": true})).await;
     let frozen = timeout(Duration::from_millis(200), send(server.address(), &ask));
     assert!(frozen.await.is_err());
