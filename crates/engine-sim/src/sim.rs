@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    engine::{Engine, EngineConfig, Job, Load, Pass, Progress, TooLong, Totals},
+    engine::{Engine, EngineConfig, Job, Load, Pass, Progress, TooLong},
     faults::Faults,
     request::Request,
 };
@@ -230,10 +230,6 @@ impl Sim {
 
     pub(crate) fn load(&self) -> Load {
         self.state().engine.load()
-    }
-
-    pub(crate) fn totals(&self) -> Totals {
-        self.state().engine.totals()
     }
 
     pub(crate) fn faults(&self) -> Faults {

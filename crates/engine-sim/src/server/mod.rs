@@ -250,11 +250,9 @@ async fn metrics(served: web::Data<Served>) -> HttpResponse {
     if let Some(status) = faults.page_status {
         return refusal(status, "the page fails as it was told to");
     }
-    let (sim, config) = (&served.sim, &served.config);
-    let generated = sim.stats().generated_tokens;
     HttpResponse::Ok()
         .content_type("text/plain; version=0.0.4; charset=utf-8")
-        .body(page(config, sim.load(), sim.totals(), generated))
+        .body(page(&served.config, served.sim.stats()))
 }
 
 async fn models(served: web::Data<Served>) -> HttpResponse {

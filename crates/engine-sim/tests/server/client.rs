@@ -29,6 +29,22 @@ pub(crate) async fn send(to: SocketAddr, request: &str) -> String {
     String::from_utf8(all).unwrap()
 }
 
+/// Up to the first time that this is there.
+pub(crate) async fn read_until(connection: &mut TcpStream, text: &str) -> String {
+    let mut read = String::new();
+    let reading = async {
+        while !read.contains(text) {
+            let mut more = [0; 4_096];
+            let n = connection.read(&mut more).await.unwrap();
+            assert!(n > 0, "it ended without {text}: {read}");
+            read += std::str::from_utf8(&more[..n]).unwrap();
+        }
+    };
+    let in_time = timeout(Duration::from_secs(20), reading).await;
+    in_time.unwrap_or_else(|_| panic!("it is not there: {text}"));
+    read
+}
+
 pub(crate) fn post(path: &str, headers: &str, body: &Value) -> String {
     post_text(path, headers, &body.to_string())
 }
