@@ -1,8 +1,10 @@
 //! What is answered.
 
+use kv_engine_sim::Faults;
 use serde_json::{Value, json};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::client::{body_of, complete, events, post, send, server};
+use crate::client::{body_of, complete, events, post, read_until, send, server, until};
 
 #[actix_web::test]
 async fn a_stream_says_what_the_answer_in_one_piece_says() {
@@ -78,4 +80,68 @@ async fn a_request_that_lost_its_blocks_goes_on_where_it_was() {
         // Byte for byte, and nothing was cached but what it had computed itself.
         assert_eq!(answer, complete(&spacious, ask).await);
     }
+}
+
+#[actix_web::test]
+async fn a_long_prompt_is_computed_in_chunks_while_others_get_their_tokens() {
+    let server = server(|config| {
+        config.engine.max_batched_tokens = 128;
+        config.speed = 1.0;
+    });
+    let other = json!({"prompt": "a", "max_tokens": 2_000, "stream": true});
+    let mut connection = TcpStream::connect(server.address()).await.unwrap();
+    let other = post("/v1/completions", "", &other);
+    connection.write_all(other.as_bytes()).await.unwrap();
+    read_until(&mut connection, "data: ").await;
+    server.set_faults(Faults {
+        slowness: 1e6,
+        ..Faults::default()
+    });
+    let begun = async {
+        until(|| server.stats().begun == 2).await;
+        let before = server.stats().generated_tokens;
+        server.set_faults(Faults::default());
+        before
+    };
+    // A thousand tokens, which take eight passes of 127 and a token for the other.
+    let body = json!({"prompt": "b".repeat(4_000), "max_tokens": 1});
+    let (answer, before) = tokio::join!(complete(&server, &body), begun);
+    let more = server.stats().generated_tokens - before;
+    assert!(more >= 9, "{more}");
+    assert_eq!(answer["usage"]["prompt_tokens"], 1_000);
+    let again = complete(&server, &body).await;
+    // All its whole blocks.
+    let details = &again["usage"]["prompt_tokens_details"];
+    assert_eq!(details["cached_tokens"], 992);
+    assert_eq!(again["choices"], answer["choices"]);
+}
+
+#[actix_web::test]
+async fn each_form_of_a_prompt_is_answered_and_none_is_given_sixteen_tokens() {
+    let server = server(|_| {});
+    for (prompt, prompts, tokens) in [
+        (json!("twelve bytes"), 1, 3),
+        (json!("thirteen byte"), 1, 4),
+        (json!(["twelve bytes", "a"]), 2, 4),
+        (json!([1, 2, 3]), 1, 3),
+        (json!([[1, 2, 3], [4, 5]]), 2, 5),
+    ] {
+        let answer = complete(&server, &json!({"prompt": prompt})).await;
+        assert_eq!(answer["choices"].as_array().unwrap().len(), prompts);
+        assert_eq!(answer["usage"]["prompt_tokens"], tokens, "{prompt}");
+        assert_eq!(answer["usage"]["completion_tokens"], 16 * prompts);
+    }
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 3,
+        "stream": true, "stream_options": {"include_usage": true}});
+    let stream = send(server.address(), &post("/v1/chat/completions", "", &chat)).await;
+    let events = events(&stream);
+    // The role, three tokens, the usage, the end.
+    assert_eq!(events.len(), 6, "{stream}");
+    let event: Vec<Value> = events[..5]
+        .iter()
+        .map(|event| serde_json::from_str(event).unwrap())
+        .collect();
+    assert_eq!(event[0]["choices"][0]["delta"]["role"], "assistant");
+    assert_eq!(event[3]["choices"][0]["finish_reason"], "length");
+    assert_eq!(event[4]["usage"]["completion_tokens"], 3);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kv_engine_sim::{Faults, SimServer};
+use kv_engine_sim::{Faults, SimConfig, SimServer};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -10,7 +10,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::client::{events, post, send, server, until};
+use crate::client::{events, get, post, send, server, until};
 
 #[actix_web::test]
 async fn faults_come_and_go() {
@@ -144,4 +144,69 @@ async fn an_engine_whose_process_was_stopped_does_not_make_up_for_the_time() {
     std::thread::sleep(Duration::from_secs(1));
     let took = time_of_a_hundred(&server).await;
     assert!(took > Duration::from_millis(300), "{took:?}");
+}
+
+#[actix_web::test]
+async fn slowness_holds_for_everything() {
+    let (server, _connection) = streaming(20.0).await;
+    server.set_faults(Faults {
+        slowness: 20.0,
+        ..Faults::default()
+    });
+    let took = time_of_a_hundred(&server).await;
+    assert!(took > Duration::from_millis(400), "{took:?}");
+}
+
+#[actix_web::test]
+async fn a_slow_page_comes_late_and_completions_do_not_wait_for_it() {
+    let server = server(|_| {});
+    server.set_faults(Faults {
+        page_delay_ms: 60_000,
+        ..Faults::default()
+    });
+    let page = timeout(
+        Duration::from_millis(200),
+        get(server.address(), "/metrics"),
+    );
+    assert!(page.await.is_err());
+    let ask = post("/v1/completions", "", &json!({"prompt": "a"}));
+    let answer = send(server.address(), &ask).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    server.set_faults(Faults {
+        page_delay_ms: 100,
+        ..Faults::default()
+    });
+    let start = Instant::now();
+    assert!(get(server.address(), "/metrics").await.contains("vllm:"));
+    assert!(start.elapsed() >= Duration::from_millis(100));
+}
+
+#[actix_web::test]
+async fn what_breaks_off_leaves_the_engine() {
+    let server = server(|_| {});
+    for (nth, after) in [(1, 0), (2, 3)] {
+        server.set_faults(Faults {
+            break_after_tokens: Some(after),
+            ..Faults::default()
+        });
+        let body = json!({"prompt": "a", "max_tokens": 10_000, "stream": true});
+        let answer = send(server.address(), &post("/v1/completions", "", &body)).await;
+        assert_eq!(answer.matches("data: ").count(), after as usize);
+        until(|| server.stats().aborted == nth).await;
+        assert_eq!(server.stats().active_blocks, 0);
+    }
+}
+
+#[actix_web::test]
+async fn a_server_that_stops_breaks_off_and_gives_its_address_back() {
+    let (server, mut connection) = streaming(1.0).await;
+    let address = server.address();
+    server.stop().await;
+    let mut rest = Vec::new();
+    let read = timeout(Duration::from_secs(10), connection.read_to_end(&mut rest));
+    // Closed or reset.
+    let _ = read.await.expect("it is closed in the end");
+    assert!(!rest.ends_with(b"0\r\n\r\n"));
+    let again = SimServer::start(address, SimConfig::default()).unwrap();
+    assert!(get(again.address(), "/metrics").await.contains("vllm:"));
 }
