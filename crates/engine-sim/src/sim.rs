@@ -7,7 +7,6 @@ use std::{
 };
 
 use actix_kv_metrics::Ticket;
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{
         Notify,
@@ -20,6 +19,7 @@ use crate::{
     engine::{Engine, EngineConfig, Job, Load, Pass, Progress, TooLong},
     faults::Faults,
     request::Request,
+    stats::SimStats,
 };
 
 /// Cheap to clone; every clone is the same engine.
@@ -62,25 +62,6 @@ pub(crate) struct Out {
     pub(crate) tokens: u32,
     /// Prompt tokens that need not be computed.
     pub(crate) cached_tokens: u32,
-}
-
-/// What a server has done so far: `GET /sim/stats`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SimStats {
-    /// Prompts that the engine took.
-    pub begun: u64,
-    pub finished: u64,
-    /// Left by their clients.
-    pub aborted: u64,
-    /// Requests for completions that were answered with an error, whatever it was.
-    pub refused: u64,
-    pub preemptions: u64,
-    pub prompt_tokens: u64,
-    pub cached_tokens: u64,
-    pub generated_tokens: u64,
-    pub running: usize,
-    pub waiting: usize,
-    pub active_blocks: u32,
 }
 
 impl Sim {

@@ -3,25 +3,25 @@
 mod answer;
 mod page;
 mod prompt;
+mod refusal;
 
 use std::{io, net::SocketAddr, time::Duration};
 
 use actix_web::{
     App, HttpRequest, HttpResponse, HttpServer,
     dev::ServerHandle,
-    http::StatusCode,
     rt::{self, task::JoinHandle},
     web,
 };
-use serde::Serialize;
 use serde_json::json;
 use tokio::time::sleep;
 
-use self::{answer::Answer, page::page, prompt::Body};
+use self::{answer::Answer, page::page, prompt::Body, refusal::Refusal};
 use crate::{
     engine::{EngineConfig, Preempts, TooLong},
     faults::Faults,
-    sim::{Sim, SimStats},
+    sim::Sim,
+    stats::SimStats,
 };
 
 /// What a server runs.
@@ -159,23 +159,10 @@ async fn complete(
     body: Result<web::Bytes, actix_web::Error>,
 ) -> HttpResponse {
     let answer = answer(&served, &head, body).await;
-    answer.unwrap_or_else(|Refusal { status, told }| {
+    answer.unwrap_or_else(|refusal| {
         served.sim.refuse();
-        refusal(status, &told)
+        refusal.response()
     })
-}
-
-/// Why there is no completion.
-struct Refusal {
-    status: u16,
-    told: String,
-}
-
-impl Refusal {
-    fn new(status: u16, told: impl Into<String>) -> Self {
-        let told = told.into();
-        Self { status, told }
-    }
 }
 
 async fn answer(
@@ -248,7 +235,7 @@ async fn metrics(served: web::Data<Served>) -> HttpResponse {
     sleep(Duration::from_millis(delay)).await;
     let faults = served.sim.thawed().await;
     if let Some(status) = faults.page_status {
-        return refusal(status, "the page fails as it was told to");
+        return Refusal::new(status, "the page fails as it was told to").response();
     }
     HttpResponse::Ok()
         .content_type("text/plain; version=0.0.4; charset=utf-8")
@@ -277,7 +264,7 @@ async fn load(served: web::Data<Served>) -> HttpResponse {
 
 async fn set_faults(served: web::Data<Served>, faults: web::Json<Faults>) -> HttpResponse {
     if !faults.are_possible() {
-        return refusal(400, "a status or the slowness makes no sense");
+        return Refusal::new(400, "a status or the slowness makes no sense").response();
     }
     served.sim.set_faults(*faults);
     HttpResponse::Ok().json(*faults)
@@ -288,30 +275,7 @@ async fn stats(served: web::Data<Served>) -> HttpResponse {
 }
 
 async fn not_found() -> HttpResponse {
-    refusal(404, "Not Found")
-}
-
-/// An error in OpenAI's form, of vLLM's types.
-fn refusal(status: u16, message: &str) -> HttpResponse {
-    #[derive(Serialize)]
-    struct Told<'a> {
-        message: &'a str,
-        r#type: &'static str,
-        param: Option<()>,
-        code: u16,
-    }
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let error = Told {
-        message,
-        r#type: match status.as_u16() {
-            404 => "NotFoundError",
-            400..500 => "BadRequestError",
-            _ => "InternalServerError",
-        },
-        param: None,
-        code: status.as_u16(),
-    };
-    HttpResponse::build(status).json(json!({"error": error}))
+    Refusal::new(404, "Not Found").response()
 }
 
 /// Beyond these the clocks of an engine and of its machine have nothing in common.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::{server::SimConfig, sim::SimStats};
+use crate::{server::SimConfig, stats::SimStats};
 
 /// What a router reads, and what is named so alike that a careless one reads it, too.
 pub(super) fn page(config: &SimConfig, stats: SimStats) -> String {
