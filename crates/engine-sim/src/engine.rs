@@ -1,81 +1,34 @@
 //! A simulated inference engine after Dynamo's: blocks, prefix cache, chunked prefill, waiting queue, preemption.
-//!
-//! No clock, no actor: time is an argument, counted from the start of the replay. The owner calls
-//!
-//! 1. [`Engine::enqueue`] whenever a request arrives,
-//! 2. [`Engine::start_pass`] when no pass runs; the pass it returns, if any, says when it ends,
-//! 3. [`Engine::finish_pass`] at that time, and `start_pass` again.
-//!
-//! [`Engine::load`] is worth a report after each `start_pass`, also after one that returned nothing.
 
 mod blocks;
+mod config;
 mod echoes;
+mod load;
 mod sequence;
 mod timing;
 
-use std::{collections::VecDeque, iter::Sum, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use actix_kv_metrics::Ticket;
 
 use blocks::Blocks;
+pub use config::{EngineConfig, Preempts};
 pub use echoes::Echoes;
+pub use load::{Load, Totals};
 use sequence::Sequence;
 use timing::PrefillWork;
 pub use timing::Timing;
 
-use crate::request::{HASH_TOKENS, Request};
+use crate::request::Request;
 
-#[derive(Debug, Clone, PartialEq)]
-pub struct EngineConfig {
-    /// Tokens in a block, a divisor of `hash_tokens`.
-    pub block_tokens: u32,
-    /// Prompt tokens that one of a request's hash ids stands for: what is cached is so in such pieces.
-    pub hash_tokens: u32,
-    pub total_blocks: u32,
-    pub max_sequences: usize,
-    /// Tokens computed in one pass, prompts and generated ones together.
-    pub max_batched_tokens: u32,
-    /// The share of the blocks that admission leaves to the sequences that run.
-    pub watermark: f64,
-    pub preempts: Preempts,
-    pub timing: Timing,
-    /// Whether its reports tell the prompts that are still to be computed.
-    pub reports_backlog: bool,
-    /// Whether it reports when a request arrives, and not only after each pass.
-    pub reports_arrivals: bool,
-}
-
-/// Who makes room when a running sequence finds no block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Preempts {
-    /// As in Dynamo's simulated engine: the one that was admitted first.
-    Oldest,
-    /// As in vLLM: the one that was admitted last, which loses least.
-    Newest,
-}
-
-impl Default for EngineConfig {
-    fn default() -> Self {
-        Self {
-            block_tokens: 64,
-            hash_tokens: HASH_TOKENS,
-            total_blocks: 16_384,
-            max_sequences: 256,
-            max_batched_tokens: 8_192,
-            watermark: 0.01,
-            preempts: Preempts::Oldest,
-            timing: Timing::default(),
-            reports_backlog: false,
-            reports_arrivals: false,
-        }
-    }
-}
-
-/// A request on its way to an engine, with its number in the trace and the ticket it was placed under.
+/// A request on its way to an engine, with the number its owner knows it by and the ticket it was placed under.
 #[derive(Debug, Clone)]
 pub struct Job {
+    /// What [`Event`]s and [`Engine::abort`] call it.
     pub number: usize,
+    /// What it asks for.
     pub request: Arc<Request>,
+    /// The router's.
     pub ticket: Ticket,
 }
 
@@ -86,31 +39,40 @@ pub struct TooLong;
 /// Work under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pass {
+    /// When it begins.
     pub starts_at: Duration,
+    /// When it is over.
     pub ends_at: Duration,
 }
 
-/// What happened to the request of this number in the trace.
+/// What happened to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
+    /// Which.
     pub number: usize,
+    /// When.
     pub at: Duration,
+    /// What.
     pub what: Progress,
 }
 
+/// A step of a request on its way through an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// Taken from the waiting queue for the first time.
     Admitted,
+    /// Its prompt is computed.
     FirstToken,
     /// Lost its blocks and waits at the front of the queue.
     Preempted,
+    /// Has all its tokens and gave back its blocks.
     Finished,
 }
 
 /// A request that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Running {
+    /// Which.
     pub number: usize,
     /// Tokens that are out.
     pub generated: u32,
@@ -118,51 +80,15 @@ pub struct Running {
     pub cached_tokens: u32,
 }
 
-/// What a worker reports.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Load {
-    /// Blocks that a sequence references; cached ones that could be evicted are not among them.
-    pub active_blocks: u32,
-    pub total_blocks: u32,
-    pub waiting: usize,
-    pub running: usize,
-    pub prefix_hit_rate: f64,
-    /// Blocks of prompts that are still to be computed, if the engine reports them.
-    pub prefill_blocks: Option<u32>,
-}
-
-/// Sums since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Totals {
-    pub passes: u64,
-    pub finished: u64,
-    pub refused: u64,
-    pub preemptions: u64,
-    /// Prompt tokens of the requests admitted, each counted once.
-    pub prompt_tokens: u64,
-    /// Those of them found in the cache.
-    pub cached_tokens: u64,
-}
-
-impl Totals {
-    pub fn prefix_hit_rate(self) -> f64 {
-        self.cached_tokens as f64 / self.prompt_tokens.max(1) as f64
-    }
-}
-
-impl Sum for Totals {
-    fn sum<I: Iterator<Item = Self>>(totals: I) -> Self {
-        totals.fold(Self::default(), |sum, more| Self {
-            passes: sum.passes + more.passes,
-            finished: sum.finished + more.finished,
-            refused: sum.refused + more.refused,
-            preemptions: sum.preemptions + more.preemptions,
-            prompt_tokens: sum.prompt_tokens + more.prompt_tokens,
-            cached_tokens: sum.cached_tokens + more.cached_tokens,
-        })
-    }
-}
-
+/// A simulated inference engine after Dynamo's.
+///
+/// No clock, no actor: time is an argument, counted from whatever start its owner chooses. The owner calls
+///
+/// 1. [`Engine::enqueue`] whenever a request arrives,
+/// 2. [`Engine::start_pass`] when no pass runs; the pass it returns, if any, says when it ends,
+/// 3. [`Engine::finish_pass`] at that time, and `start_pass` again.
+///
+/// [`Engine::load`] is worth a report after each `start_pass`, also after one that returned nothing.
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,
@@ -181,16 +107,14 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// An engine without requests, nothing in its cache.
+    ///
     /// # Panics
     ///
-    /// If the block size does not divide `hash_tokens`, or no block, sequence or token is allowed.
+    /// If it is not possible: [`EngineConfig::is_possible`].
     pub fn new(config: EngineConfig) -> Self {
-        assert!(config.block_tokens > 0 && config.hash_tokens > 0);
-        assert!(config.hash_tokens.is_multiple_of(config.block_tokens));
-        assert!(config.max_sequences > 0 && config.max_batched_tokens > 0);
-        let reserve = (f64::from(config.total_blocks) * config.watermark).ceil() as u32;
-        let admission_limit = config.total_blocks.saturating_sub(reserve);
-        assert!(admission_limit > 0);
+        assert!(config.is_possible(), "impossible: {config:?}");
+        let admission_limit = config.admission_limit();
         Self {
             blocks: Blocks::new(
                 config.total_blocks,
@@ -215,14 +139,20 @@ impl Engine {
     ///
     /// [`TooLong`] if it can never be served; this is counted.
     pub fn enqueue(&mut self, job: Job, now: Duration) -> Result<(), TooLong> {
-        let sequence = Sequence::new(job, self.config.hash_tokens);
-        if sequence.most_blocks(self.config.block_tokens) > u64::from(self.admission_limit) {
+        if !self.fits(&job.request) {
             self.totals.refused += 1;
             return Err(TooLong);
         }
         self.newest_enqueued_at = self.newest_enqueued_at.max(now);
+        let sequence = Sequence::new(job, self.config.hash_tokens);
         self.waiting.push_back(sequence);
         Ok(())
+    }
+
+    /// Whether it can ever be served. The last token that it yields is never computed.
+    pub fn fits(&self, request: &Request) -> bool {
+        let tokens = u64::from(request.input_tokens) + u64::from(request.output_tokens) - 1;
+        tokens.div_ceil(self.config.block_tokens.into()) <= u64::from(self.admission_limit)
     }
 
     /// Blocks of the request's prompt that need not be computed if it comes here.
@@ -322,6 +252,7 @@ impl Engine {
         self.config.timing = timing;
     }
 
+    /// How busy it is.
     pub fn load(&self) -> Load {
         Load {
             active_blocks: self.blocks.active(),
@@ -338,10 +269,12 @@ impl Engine {
         }
     }
 
+    /// Blocks that a sequence references.
     pub fn active_blocks(&self) -> u32 {
         self.blocks.active()
     }
 
+    /// Requests in the queue.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -356,14 +289,17 @@ impl Engine {
         &self.answered
     }
 
+    /// What it has done so far.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
+    /// Whether its owner is to report when a request arrives.
     pub fn reports_arrivals(&self) -> bool {
         self.config.reports_arrivals
     }
 
+    /// Whether no pass is under way.
     pub fn is_between_passes(&self) -> bool {
         self.pass.is_none()
     }
@@ -379,6 +315,7 @@ impl Engine {
         waiting.chain(running).map(u64::from).sum()
     }
 
+    /// Whether no request is in it.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }

@@ -10,11 +10,13 @@ pub struct Faults {
     pub page_status: Option<u16>,
     /// Requests are refused with this status.
     pub refuse: Option<u16>,
-    /// Answers break off after so many tokens; 0: the connection closes without an answer.
+    /// Answers break off after so many tokens; 0: the connection closes before the first one, without an answer. One in a single piece
+    /// that would be longer is not sent at all.
     pub break_after_tokens: Option<u32>,
-    /// It takes so many times as long for everything.
+    /// It takes so many times as long for everything, the pass under way included.
     pub slowness: f64,
-    /// It takes connections and requests, and does nothing: requests and its page wait until this is taken back.
+    /// It takes connections and requests, and does nothing: requests, its page and its passes wait until this is taken back, and what they
+    /// missed is lost.
     pub frozen: bool,
 }
 

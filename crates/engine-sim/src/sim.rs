@@ -7,19 +7,19 @@ use std::{
 };
 
 use actix_kv_metrics::Ticket;
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{
         Notify,
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     },
-    time::{Instant, sleep_until},
+    time::{Instant, timeout_at},
 };
 
 use crate::{
-    engine::{Engine, EngineConfig, Job, Load, Pass, Progress, TooLong, Totals},
+    engine::{Engine, EngineConfig, Job, Load, Pass, Progress, TooLong},
     faults::Faults,
     request::Request,
+    stats::SimStats,
 };
 
 /// Cheap to clone; every clone is the same engine.
@@ -43,6 +43,7 @@ struct State {
     asking: HashMap<usize, Asking>,
     begun: u64,
     aborted: u64,
+    refused: u64,
     generated_tokens: u64,
 }
 
@@ -51,7 +52,8 @@ struct Asking {
     tokens: UnboundedSender<Out>,
     told: u32,
     output_tokens: u32,
-    cached_tokens: u32,
+    /// As its first admission found them: what it computed itself and lost with its blocks does not count.
+    cached_tokens: Option<u32>,
 }
 
 /// What of an answer is out.
@@ -60,25 +62,6 @@ pub(crate) struct Out {
     pub(crate) tokens: u32,
     /// Prompt tokens that need not be computed.
     pub(crate) cached_tokens: u32,
-}
-
-/// What a server has done so far: `GET /sim/stats`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SimStats {
-    /// Prompts that the engine took.
-    pub begun: u64,
-    pub finished: u64,
-    /// Left by their clients.
-    pub aborted: u64,
-    /// Too long for the engine.
-    pub refused: u64,
-    pub preemptions: u64,
-    pub prompt_tokens: u64,
-    pub cached_tokens: u64,
-    pub generated_tokens: u64,
-    pub running: usize,
-    pub waiting: usize,
-    pub active_blocks: u32,
 }
 
 impl Sim {
@@ -91,6 +74,7 @@ impl Sim {
                 asking: HashMap::new(),
                 begun: 0,
                 aborted: 0,
+                refused: 0,
                 generated_tokens: 0,
             }),
             changed: Notify::new(),
@@ -109,29 +93,56 @@ impl Sim {
             } else {
                 self.begin_pass(at)
             };
-            let Some(pass) = pass else {
+            let Some((pass, slowness)) = pass else {
                 changed.await;
                 at = self.now();
                 continue;
             };
-            // Passes follow upon each other in the engine's own time, however late this wakes.
-            sleep_until(self.at(pass.ends_at)).await;
+            let ended_at = self.over(pass, slowness).await;
             tokio::task::yield_now().await;
-            self.thawed().await;
             self.end_pass();
-            at = pass.ends_at;
+            // Passes follow upon each other in the engine's own time, although this wakes a little late.
+            at = ended_at.max(self.now().saturating_sub(LATENESS.mul_f64(self.0.speed)));
         }
     }
 
-    fn begin_pass(&self, at: Duration) -> Option<Pass> {
-        let State { engine, asking, .. } = &mut *self.state();
+    /// Until the pass is over, which began at this slowness; when that is. A freeze lasts on top, another slowness holds for what is left.
+    async fn over(&self, pass: Pass, mut slowness: f64) -> Duration {
+        let mut ends_at = pass.ends_at;
+        loop {
+            let changed = self.0.changed.notified();
+            let (faults, now) = (self.faults(), self.now());
+            let left = ends_at.saturating_sub(now);
+            if faults.frozen {
+                self.thawed().await;
+                ends_at = self.now() + left;
+                continue;
+            }
+            if faults.slowness != slowness {
+                ends_at = now + left.mul_f64(faults.slowness / slowness);
+                slowness = faults.slowness;
+            }
+            if timeout_at(self.at(ends_at), changed).await.is_err() {
+                return ends_at;
+            }
+        }
+    }
+
+    /// The pass, and the slowness that it begins with.
+    fn begin_pass(&self, at: Duration) -> Option<(Pass, f64)> {
+        let State {
+            engine,
+            asking,
+            faults,
+            ..
+        } = &mut *self.state();
         let pass = engine.start_pass(at);
         for running in engine.running() {
             if let Some(asking) = asking.get_mut(&running.number) {
-                asking.cached_tokens = running.cached_tokens;
+                asking.cached_tokens.get_or_insert(running.cached_tokens);
             }
         }
-        pass
+        pass.map(|pass| (pass, faults.slowness))
     }
 
     fn end_pass(&self) {
@@ -177,7 +188,7 @@ impl Sim {
                 tokens,
                 told: 0,
                 output_tokens,
-                cached_tokens: 0,
+                cached_tokens: None,
             },
         );
         self.0.changed.notify_one();
@@ -188,12 +199,18 @@ impl Sim {
         })
     }
 
-    pub(crate) fn load(&self) -> Load {
-        self.state().engine.load()
+    /// Whether the engine can ever serve it.
+    pub(crate) fn fits(&self, request: &Request) -> bool {
+        self.state().engine.fits(request)
     }
 
-    pub(crate) fn totals(&self) -> Totals {
-        self.state().engine.totals()
+    /// Counts a request that never got to the engine.
+    pub(crate) fn refuse(&self) {
+        self.state().refused += 1;
+    }
+
+    pub(crate) fn load(&self) -> Load {
+        self.state().engine.load()
     }
 
     pub(crate) fn faults(&self) -> Faults {
@@ -211,12 +228,13 @@ impl Sim {
         self.0.changed.notify_one();
     }
 
-    /// Until it is not frozen.
-    pub(crate) async fn thawed(&self) {
+    /// Until it is not frozen; what its faults are then.
+    pub(crate) async fn thawed(&self) -> Faults {
         loop {
             let changed = self.0.changed.notified();
-            if !self.faults().frozen {
-                return;
+            let faults = self.faults();
+            if !faults.frozen {
+                return faults;
             }
             changed.await;
         }
@@ -229,7 +247,7 @@ impl Sim {
             begun: state.begun,
             finished: totals.finished,
             aborted: state.aborted,
-            refused: totals.refused,
+            refused: state.refused,
             preemptions: totals.preemptions,
             prompt_tokens: totals.prompt_tokens,
             cached_tokens: totals.cached_tokens,
@@ -265,7 +283,7 @@ impl Asking {
             // Nobody may listen any more: then it is about to be aborted.
             let _ = self.tokens.send(Out {
                 tokens,
-                cached_tokens: self.cached_tokens,
+                cached_tokens: self.cached_tokens.unwrap_or(0),
             });
         }
         new
@@ -297,3 +315,7 @@ impl Drop for Answering {
         self.sim.0.changed.notify_one();
     }
 }
+
+/// What an engine makes up for when it wakes late. More than timers and a busy machine take, less than a process that was stopped: that
+/// has lost its time.
+const LATENESS: Duration = Duration::from_millis(100);

@@ -5,13 +5,14 @@ use actix_kv_metrics::Ticket;
 /// The newest ticket of each router, those echoed last at the end.
 ///
 /// Tickets of several routers have no order among them: each router is told of its own. An engine echoes those of
-/// [`MAX_ROUTERS`] at most; the one echoed longest ago goes first, as with the crate's reporters.
+/// 64 at most; the one echoed longest ago goes first, as with the crate's reporters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Echoes {
     tickets: Vec<Ticket>,
 }
 
 impl Echoes {
+    /// Takes in a ticket, unless its router has a newer one.
     pub fn add(&mut self, ticket: Ticket) {
         let known = self.tickets.iter();
         let known = known
@@ -28,6 +29,7 @@ impl Echoes {
         self.tickets.push(ticket);
     }
 
+    /// One of each router.
     pub fn tickets(&self) -> &[Ticket] {
         &self.tickets
     }

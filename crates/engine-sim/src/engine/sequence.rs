@@ -48,13 +48,6 @@ impl Sequence {
         }
     }
 
-    /// Blocks it holds just before it finishes: the last generated token is never computed.
-    pub(super) fn most_blocks(&self, block_tokens: u32) -> u64 {
-        let tokens =
-            u64::from(self.request.input_tokens) + u64::from(self.request.output_tokens) - 1;
-        tokens.div_ceil(u64::from(block_tokens))
-    }
-
     /// Takes the blocks for all its tokens, if they can be had.
     pub(super) fn admit(&mut self, blocks: &mut Blocks, block_tokens: u32, limit: u32) -> bool {
         let tokens = self.tokens();

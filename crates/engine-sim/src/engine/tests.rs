@@ -1,4 +1,5 @@
 use super::*;
+use crate::request::HASH_TOKENS;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -530,4 +531,48 @@ fn those_that_run_tell_what_is_out_and_what_was_cached() {
         cached_tokens: 512,
     };
     assert_eq!(running, [expected]);
+}
+
+/// In the queue, in the middle of a prompt or of an answer, during a pass or between two.
+#[test]
+fn requests_that_leave_at_random_leave_nothing_behind() {
+    for seed in 0..200 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let config = EngineConfig {
+            total_blocks: rng.u32(30..60),
+            max_sequences: rng.usize(1..12),
+            max_batched_tokens: rng.u32(8..1_000),
+            preempts: [Preempts::Oldest, Preempts::Newest][rng.usize(..2)],
+            ..small()
+        };
+        let mut engine = engine(config, &[]);
+        let (mut now, mut aborted, mut log) = (Duration::ZERO, 0, Vec::new());
+        for number in 0..60 {
+            let family = rng.u64(0..4);
+            let request = request(rng.u32(1..1_600), rng.u32(1..300), &[family, 10 + family]);
+            let ticket = ticket(0);
+            let job = Job {
+                number,
+                request,
+                ticket,
+            };
+            engine.enqueue(job, now).unwrap();
+            for _ in 0..rng.u32(0..40) {
+                aborted += usize::from(engine.abort(rng.usize(..=number)));
+                let Some(pass) = engine.start_pass(now) else {
+                    break;
+                };
+                aborted += usize::from(rng.bool() && engine.abort(rng.usize(..=number)));
+                now = pass.ends_at;
+                log.extend(engine.finish_pass());
+                let in_use = blocks_in_use(&engine);
+                assert_eq!(engine.blocks.active(), in_use, "seed {seed}");
+            }
+        }
+        log.extend(run_from(&mut engine, now));
+        let finished = log.iter().filter(|event| event.what == Finished).count();
+        assert!(aborted > 0);
+        assert_eq!(finished + aborted, 60, "seed {seed}");
+        assert_eq!(engine.load().active_blocks, 0);
+    }
 }

@@ -47,6 +47,9 @@ impl Answer {
         chat: bool,
         breaks: Option<u32>,
     ) -> Result<Self, TooLong> {
+        if !asked.iter().all(|asked| sim.fits(&asked.request)) {
+            return Err(TooLong);
+        }
         let choices = asked.into_iter().enumerate().map(|(index, asked)| {
             let answering = if config.instant {
                 None
@@ -74,7 +77,7 @@ impl Answer {
         let mut told = Vec::new();
         for choice in &mut self.choices {
             while choice.next().await.is_some() {}
-            if self.breaks.is_some_and(|after| choice.out >= after) {
+            if self.breaks.is_some_and(|after| choice.out > after) {
                 return Err(BodyStream::new(stream::iter([Err(BrokenOff)])));
             }
             let text: String = (0..choice.out).map(|n| choice.asked.token(n)).collect();

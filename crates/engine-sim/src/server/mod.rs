@@ -3,25 +3,25 @@
 mod answer;
 mod page;
 mod prompt;
+mod refusal;
 
 use std::{io, net::SocketAddr, time::Duration};
 
 use actix_web::{
     App, HttpRequest, HttpResponse, HttpServer,
     dev::ServerHandle,
-    http::StatusCode,
     rt::{self, task::JoinHandle},
     web,
 };
-use serde::Serialize;
 use serde_json::json;
 use tokio::time::sleep;
 
-use self::{answer::Answer, page::page, prompt::Body};
+use self::{answer::Answer, page::page, prompt::Body, refusal::Refusal};
 use crate::{
-    engine::EngineConfig,
+    engine::{EngineConfig, Preempts, TooLong},
     faults::Faults,
-    sim::{Sim, SimStats},
+    sim::Sim,
+    stats::SimStats,
 };
 
 /// What a server runs.
@@ -38,7 +38,7 @@ pub struct SimConfig {
 }
 
 impl Default for SimConfig {
-    /// 1,024 blocks of 16 tokens, and a cache that is shared block by block.
+    /// 1,024 blocks of 16 tokens, a cache that is shared block by block, and the newest request makes room, as in vLLM.
     fn default() -> Self {
         Self {
             model: "sim".to_owned(),
@@ -47,6 +47,7 @@ impl Default for SimConfig {
                 hash_tokens: 16,
                 total_blocks: 1_024,
                 max_sequences: 16,
+                preempts: Preempts::Newest,
                 ..EngineConfig::default()
             },
             speed: 1.0,
@@ -74,8 +75,12 @@ impl SimServer {
     ///
     /// # Errors
     ///
-    /// The address can't be had.
+    /// The address can't be had, or there can be no such engine: [`io::ErrorKind::InvalidInput`].
     pub fn start(address: SocketAddr, config: SimConfig) -> io::Result<Self> {
+        if !(config.engine.is_possible() && SPEEDS.contains(&config.speed)) {
+            let told = format!("no engine is like this: {config:?}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, told));
+        }
         let sim = Sim::new(config.engine.clone(), config.speed);
         let served = web::Data::new(Served {
             config,
@@ -148,49 +153,63 @@ fn routes(app: &mut web::ServiceConfig) {
         .default_service(web::to(not_found));
 }
 
-async fn complete(served: web::Data<Served>, head: HttpRequest, body: web::Bytes) -> HttpResponse {
-    let faults = served.sim.faults();
-    served.sim.thawed().await;
+async fn complete(
+    served: web::Data<Served>,
+    head: HttpRequest,
+    body: Result<web::Bytes, actix_web::Error>,
+) -> HttpResponse {
+    let answer = answer(&served, &head, body).await;
+    answer.unwrap_or_else(|refusal| {
+        served.sim.refuse();
+        refusal.response()
+    })
+}
+
+async fn answer(
+    served: &Served,
+    head: &HttpRequest,
+    body: Result<web::Bytes, actix_web::Error>,
+) -> Result<HttpResponse, Refusal> {
+    let faults = served.sim.thawed().await;
     if let Some(status) = faults.refuse {
-        return refusal(status, "refused as it was told to");
+        return Err(Refusal::new(status, "refused as it was told to"));
     }
-    let body: Body = match serde_json::from_slice(&body) {
-        Ok(body) => body,
-        Err(error) => return refusal(400, &error.to_string()),
-    };
+    let body = body.map_err(|error| {
+        let status = error.as_response_error().status_code();
+        Refusal::new(status.as_u16(), error.to_string())
+    })?;
+    let body: Body =
+        serde_json::from_slice(&body).map_err(|error| Refusal::new(400, error.to_string()))?;
     let model = body.model.as_deref().unwrap_or(&served.config.model);
     if model != served.config.model {
-        return refusal(404, &format!("The model `{model}` does not exist."));
+        let told = format!("The model `{model}` does not exist.");
+        return Err(Refusal::new(404, told));
     }
-    let asked = match body.asked(served.config.engine.hash_tokens) {
-        Ok(asked) => asked,
-        Err(error) => return refusal(400, error),
-    };
+    let asked = body.asked(served.config.engine.hash_tokens);
     let answer = Answer::begin(
         &served.sim,
         &served.config,
-        asked,
+        asked.map_err(|told| Refusal::new(400, told))?,
         head.path().contains("chat"),
         faults.break_after_tokens,
     );
-    let Ok(answer) = answer else {
-        return refusal(400, "The prompt is longer than the engine can hold.");
-    };
+    let told = "The prompt is longer than the engine can hold.";
+    let answer = answer.map_err(|TooLong| Refusal::new(400, told))?;
     if body.stream == Some(true) {
         let with_usage = body
             .stream_options
             .is_some_and(|options| options.include_usage);
-        return answer.stream(with_usage);
+        return Ok(answer.stream(with_usage));
     }
     let whole = answer.whole().await;
     let mut response = HttpResponse::Ok();
-    if let Some(load) = load_header(&head, &served.sim) {
+    if let Some(load) = load_header(head, &served.sim) {
         response.insert_header(("endpoint-load-metrics", load));
     }
-    match whole {
+    Ok(match whole {
         Ok(whole) => response.json(whole),
         Err(broken) => response.body(broken),
-    }
+    })
 }
 
 /// What of its load it says with an answer, if it is asked.
@@ -212,17 +231,15 @@ fn load_header(head: &HttpRequest, sim: &Sim) -> Option<String> {
 }
 
 async fn metrics(served: web::Data<Served>) -> HttpResponse {
-    let faults = served.sim.faults();
-    sleep(Duration::from_millis(faults.page_delay_ms)).await;
-    served.sim.thawed().await;
+    let delay = served.sim.faults().page_delay_ms;
+    sleep(Duration::from_millis(delay)).await;
+    let faults = served.sim.thawed().await;
     if let Some(status) = faults.page_status {
-        return refusal(status, "the page fails as it was told to");
+        return Refusal::new(status, "the page fails as it was told to").response();
     }
-    let (sim, config) = (&served.sim, &served.config);
-    let generated = sim.stats().generated_tokens;
     HttpResponse::Ok()
         .content_type("text/plain; version=0.0.4; charset=utf-8")
-        .body(page(config, sim.load(), sim.totals(), generated))
+        .body(page(&served.config, served.sim.stats()))
 }
 
 async fn models(served: web::Data<Served>) -> HttpResponse {
@@ -247,7 +264,7 @@ async fn load(served: web::Data<Served>) -> HttpResponse {
 
 async fn set_faults(served: web::Data<Served>, faults: web::Json<Faults>) -> HttpResponse {
     if !faults.are_possible() {
-        return refusal(400, "a status or the slowness makes no sense");
+        return Refusal::new(400, "a status or the slowness makes no sense").response();
     }
     served.sim.set_faults(*faults);
     HttpResponse::Ok().json(*faults)
@@ -258,24 +275,8 @@ async fn stats(served: web::Data<Served>) -> HttpResponse {
 }
 
 async fn not_found() -> HttpResponse {
-    refusal(404, "Not Found")
+    Refusal::new(404, "Not Found").response()
 }
 
-/// An error in the form of OpenAI's.
-fn refusal(status: u16, message: &str) -> HttpResponse {
-    #[derive(Serialize)]
-    struct Told<'a> {
-        message: &'a str,
-        r#type: &'static str,
-        param: Option<()>,
-        code: u16,
-    }
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let error = Told {
-        message,
-        r#type: "BadRequestError",
-        param: None,
-        code: status.as_u16(),
-    };
-    HttpResponse::build(status).json(json!({"error": error}))
-}
+/// Beyond these the clocks of an engine and of its machine have nothing in common.
+const SPEEDS: std::ops::RangeInclusive<f64> = 1e-3..=1e6;
