@@ -3,17 +3,20 @@
 use std::{
     collections::BTreeMap,
     num::NonZeroU32,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    sync::{
+        PoisonError, RwLock, RwLockReadGuard,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
 use actix_kv_metrics::{
-    KvMetrics, SelectError, SelectWorker, Selection, Ticket, WorkerId, WorkerRank,
+    KvMetrics, ReportError, SelectError, SelectWorker, Selection, Ticket, WorkerId, WorkerRank,
 };
 use actix_kv_metrics_engines::EngineReports;
 
 use crate::{
-    config::{EngineConfig, ModelConfig, Policy},
+    config::{EngineConfig, ModelConfig, Policy, ToldBy},
     openai::{Prompt, Request},
     prefix::{Chains, Chunker, PrefixIndex},
 };
@@ -36,6 +39,9 @@ pub(crate) struct Model {
     pub(crate) prefix: Option<PrefixIndex>,
     /// Choices made in turn.
     turn: AtomicUsize,
+    pub(crate) told_by: ToldBy,
+    /// Of engines that agents tell of, and that are drained here.
+    drained: RwLock<Vec<WorkerRank>>,
 }
 
 /// One engine.
@@ -45,6 +51,8 @@ pub(crate) struct Engine {
     pub(crate) reports: EngineReports,
     /// How many of its departures the prefix index knows of.
     departures: AtomicU64,
+    /// Agents told of a rank beside 0.
+    has_ranks: AtomicBool,
 }
 
 /// What has to be placed.
@@ -87,6 +95,13 @@ impl Place {
     }
 }
 
+impl Engine {
+    /// Whether a request has to say which rank it is for.
+    pub(crate) fn has_ranks(&self) -> bool {
+        self.has_ranks.load(Relaxed) || self.reports.ranks().len() > 1
+    }
+}
+
 impl Fleet {
     pub(crate) fn new(models: impl IntoIterator<Item = Model>) -> Self {
         let models = models.into_iter();
@@ -115,13 +130,20 @@ impl Fleet {
 }
 
 impl Model {
-    pub(crate) fn new(name: String, config: &ModelConfig, kv: KvMetrics, now: Instant) -> Self {
+    pub(crate) fn new(
+        name: String,
+        config: &ModelConfig,
+        kv: KvMetrics,
+        told_by: ToldBy,
+        now: Instant,
+    ) -> Self {
         let publisher = kv.publisher();
         let engines = config.engines.iter().map(|engine| {
             let engine = Engine {
                 config: engine.clone(),
                 reports: EngineReports::new(&publisher, engine.id),
                 departures: AtomicU64::new(0),
+                has_ranks: AtomicBool::new(false),
             };
             (engine.config.id, engine)
         });
@@ -136,6 +158,8 @@ impl Model {
             chunker: Chunker::new(&config.prefix),
             prefix: on.then(|| PrefixIndex::new(&config.prefix, now)),
             turn: AtomicUsize::new(0),
+            told_by,
+            drained: RwLock::default(),
         }
     }
 
@@ -154,7 +178,10 @@ impl Model {
         let may = loads.workers().iter().filter(|load| !load.draining);
         let mut ids: Vec<_> = may.map(|load| load.worker.worker()).collect();
         ids.dedup();
-        ids.retain(|id| self.engines.contains_key(id));
+        ids.retain(|id| {
+            let engine = self.engines.get(id);
+            engine.is_some_and(|engine| !engine.reports.is_draining())
+        });
         ids.len()
     }
 
@@ -176,6 +203,9 @@ impl Model {
             return Ok(Place::InTurn(worker));
         }
         let mut request = SelectWorker::blocks(job.blocks).except(tried.iter().copied());
+        if self.told_by == ToldBy::Agents {
+            request = request.except(self.drained().iter().copied());
+        }
         let known = self.prefix.as_ref().map(|prefix| {
             self.forget_departed(prefix);
             (prefix, prefix.known(&job.chains))
@@ -190,10 +220,43 @@ impl Model {
             }
         }
         let selection = self.kv.select_within(request, within).await?;
+        let worker = selection.worker();
+        if worker.rank() > 0
+            && let Some(engine) = self.engines.get(&worker.worker())
+        {
+            engine.has_ranks.store(true, Relaxed);
+        }
         if let Some((prefix, known)) = &known {
-            prefix.note(known, selection.worker(), now);
+            prefix.note(known, worker, now);
         }
         Ok(Place::ByLoad(selection))
+    }
+
+    /// From here on the engine gets no more requests, or does so again.
+    ///
+    /// # Errors
+    ///
+    /// The publisher is gone.
+    pub(crate) async fn drain(&self, engine: &Engine, draining: bool) -> Result<(), ReportError> {
+        engine.reports.drain(draining)?;
+        if self.told_by == ToldBy::Agents {
+            // What agents say of it stands for all gateways, and is not ours to change.
+            let loads = self.kv.loads().await.unwrap_or_default();
+            let id = engine.config.id;
+            let ranks = loads.workers().iter().map(|load| load.worker);
+            let ranks = ranks.filter(|rank| rank.worker() == id);
+            let mut drained = self.drained.write().unwrap_or_else(PoisonError::into_inner);
+            drained.retain(|rank| rank.worker() != id);
+            if draining {
+                drained.push(id.0.into());
+                drained.extend(ranks.filter(|rank| rank.rank() > 0));
+            }
+        }
+        Ok(())
+    }
+
+    fn drained(&self) -> RwLockReadGuard<'_, Vec<WorkerRank>> {
+        self.drained.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn in_turn(&self, tried: &[WorkerRank]) -> Option<WorkerRank> {

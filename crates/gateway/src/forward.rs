@@ -186,7 +186,7 @@ impl Forward<'_> {
             if !self.streams && !headers.contains_key(LOAD_FORMAT) {
                 headers.insert(LOAD_FORMAT, http::HeaderValue::from_static("TEXT"));
             }
-            if engine.reports.ranks().len() > 1 {
+            if engine.has_ranks() {
                 headers.insert(DATA_PARALLEL_RANK, worker.rank().into());
             }
         }

@@ -5,10 +5,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use actix_kv_metrics::{
-    Coalescing, ConfigError as SettingError, FlushReport, KvMetrics, KvMetricsConfig,
-    PublisherConfig, RouterConfig,
-};
+use actix_kv_metrics::{ConfigError as SettingError, FlushReport, KvMetrics, KvMetricsConfig};
 use actix_kv_metrics_engines::{Scraper, ScraperConfigError};
 use actix_web::{
     App, HttpServer,
@@ -26,6 +23,7 @@ use crate::{
     admission::Admission,
     client::client,
     completions,
+    component::component,
     config::{Config, ConfigError, ModelConfig},
     fleet::{Fleet, Model},
     operation,
@@ -40,6 +38,9 @@ pub struct Gateway {
     running: rt::task::JoinHandle<io::Result<()>>,
     state: State,
     scrapers: Vec<Scraper>,
+    #[cfg(feature = "nats")]
+    #[allow(dead_code, reason = "held: they end when nobody has their addresses")]
+    subscribers: Vec<actix::Addr<actix_kv_metrics_nats::NatsSubscriber>>,
 }
 
 /// A gateway could not start.
@@ -64,6 +65,15 @@ pub enum StartError {
         model: String,
         /// What is wrong.
         error: ScraperConfigError,
+    },
+    /// Settings of NATS, for a model.
+    #[cfg(feature = "nats")]
+    #[error("models.{model}: {error}")]
+    Nats {
+        /// Which.
+        model: String,
+        /// What is wrong.
+        error: actix_kv_metrics_nats::NatsError,
     },
     /// It can't listen there.
     #[error("can't listen at {0}: {1}")]
@@ -122,18 +132,21 @@ impl Gateway {
             running,
             state: state.get_or_init(|| starting.state()).clone(),
             scrapers: Vec::new(),
+            #[cfg(feature = "nats")]
+            subscribers: Vec::new(),
         };
-        for model in gateway.state.fleet.models() {
-            for engine in model.engines.values() {
-                let scrape = starting.config.models[&model.name].scraper_of(&engine.config);
-                let scraper = Scraper::start(scrape, engine.reports.clone());
+        #[cfg(feature = "nats")]
+        if let Some(nats) = &starting.config.nats {
+            for model in gateway.state.fleet.models() {
                 gateway
-                    .scrapers
-                    .push(scraper.map_err(|error| StartError::Scraper {
-                        model: model.name.clone(),
-                        error,
-                    })?);
+                    .subscribers
+                    .push(crate::nats::subscribe(nats, model).await?);
             }
+            return Ok(gateway);
+        }
+        for model in gateway.state.fleet.models() {
+            let settings = &starting.config.models[&model.name];
+            gateway.scrapers.extend(scrapers(model, settings)?);
         }
         Ok(gateway)
     }
@@ -182,6 +195,18 @@ impl Drop for Gateway {
     }
 }
 
+fn scrapers(model: &Model, settings: &ModelConfig) -> Result<Vec<Scraper>, StartError> {
+    let scrapers = model.engines.values().map(|engine| {
+        let scrape = settings.scraper_of(&engine.config);
+        let scraper = Scraper::start(scrape, engine.reports.clone());
+        scraper.map_err(|error| StartError::Scraper {
+            model: model.name.clone(),
+            error,
+        })
+    });
+    scrapers.collect()
+}
+
 /// What the state is made of, checked.
 #[derive(Clone)]
 struct Starting {
@@ -217,7 +242,8 @@ impl Starting {
         let models = components.iter().map(|(name, component)| {
             let kv = KvMetrics::start(component.clone());
             let settings = &config.models[name];
-            Model::new(name.clone(), settings, kv, Instant::now().into_std())
+            let now = Instant::now().into_std();
+            Model::new(name.clone(), settings, kv, config.told_by(), now)
         });
         State::new(Shared {
             fleet: Fleet::new(models),
@@ -287,32 +313,6 @@ fn routes(app: &mut web::ServiceConfig) {
         .default_service(web::to(not_found));
 }
 
-/// What follows from the block size and from how old a page may be, unless it is set.
-fn component(model: &ModelConfig) -> Result<KvMetricsConfig, SettingError> {
-    if let Some(component) = &model.component {
-        component.check()?;
-        return Ok(component.clone());
-    }
-    let every = model.scrape.every;
-    let block_tokens = model.block_tokens.get();
-    let router = RouterConfig::builder()
-        .block_tokens(block_tokens)
-        // A page that arrives may have been written before what was sent just then.
-        .settle((every / 2).clamp(Duration::from_millis(50), Duration::from_secs(1)))
-        .stale_after(every.saturating_mul(3).max(Duration::from_secs(5)))
-        .build()?;
-    let windows = Coalescing::builder()
-        .prefill_significance(u64::from(3 * 64 / block_tokens).max(1))
-        .build()?;
-    let publisher = PublisherConfig::builder().coalescing(windows).build()?;
-    let config = KvMetricsConfig::default()
-        .router(router)
-        .publisher(publisher);
-    let config = config.saturation(SATURATION)?;
-    config.check()?;
-    Ok(config)
-}
-
 #[allow(
     clippy::disallowed_methods,
     reason = "a date for people, which nothing is measured by"
@@ -328,8 +328,5 @@ const BACKLOG: u32 = 4_096;
 /// For bytes that a client has not taken yet.
 const LAST_BYTES: Duration = Duration::from_millis(500);
 
-/// For the routers of one process: it takes them a few messages.
-const FLUSH: Duration = Duration::from_secs(1);
-
-/// vLLM preempts once it has no block left, and from some 0.95 on a long prompt waits.
-const SATURATION: f64 = 0.95;
+/// For routers of one process it takes a few messages, and with NATS a way there and back.
+pub(crate) const FLUSH: Duration = Duration::from_secs(1);

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     auth::authorize,
+    config::ToldBy,
     fleet::{Engine, Model},
     openai::ApiError,
     state::State,
@@ -106,7 +107,8 @@ struct Drain {
     draining: bool,
 }
 
-/// `POST /workers/{id}/drain`: the engine gets no more requests; those it has go on. `{"draining": false}` takes it back.
+/// `POST /workers/{id}/drain`: the engine gets no more requests from this gateway; those it has go on. `{"draining": false}` takes it
+/// back.
 pub(crate) async fn drain(
     state: web::Data<State>,
     head: HttpRequest,
@@ -114,7 +116,7 @@ pub(crate) async fn drain(
     body: web::Payload,
 ) -> Result<HttpResponse, ApiError> {
     authorize(&head, &state.operator_tokens)?;
-    let (_, engine) = find(&state, &id)?;
+    let (model, engine) = find(&state, &id)?;
     let body = read(&state, body).await?;
     let draining = if body.is_empty() {
         true
@@ -122,10 +124,8 @@ pub(crate) async fn drain(
         let drain: Drain = serde_json::from_slice(&body).map_err(unreadable)?;
         drain.draining
     };
-    engine
-        .reports
-        .drain(draining)
-        .map_err(|_| ApiError::ShuttingDown)?;
+    let drained = model.drain(engine, draining).await;
+    drained.map_err(|_| ApiError::ShuttingDown)?;
     Ok(HttpResponse::Ok().json(serde_json::json!({"id": engine.config.id, "draining": draining})))
 }
 
@@ -159,6 +159,9 @@ pub(crate) async fn report(
 ) -> Result<HttpResponse, ApiError> {
     authorize(&head, &state.operator_tokens)?;
     let (model, engine) = find(&state, &id)?;
+    if model.told_by == ToldBy::Agents {
+        return Err(ApiError::ToldByAgents);
+    }
     let body = read(&state, body).await?;
     let told = told(engine.config.id, &body);
     let outcome = if told.is_ok() { "heard" } else { "refused" };

@@ -17,6 +17,10 @@ pub enum ConfigError {
     /// Nothing reads these keys.
     #[error("unknown keys: {}", .0.join(", "))]
     UnknownKeys(Vec<String>),
+    /// A setting of NATS that cannot be.
+    #[cfg(feature = "nats")]
+    #[error("nats.{0}")]
+    Nats(#[from] actix_kv_metrics_nats::NatsConfigError),
     /// A value out of its bounds.
     #[error("{key} is {value}, but must be {bound}")]
     OutOfBounds {

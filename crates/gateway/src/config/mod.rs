@@ -37,6 +37,9 @@ pub struct Config {
     pub limits: Limits,
     /// How long things may take.
     pub timeouts: Timeouts,
+    /// Where engines' load is told. `None`: this gateway reads their pages itself.
+    #[cfg(feature = "nats")]
+    pub nats: Option<actix_kv_metrics_nats::NatsConfigBuilder>,
     /// The models, each with engines of its own, by the name that requests ask for.
     pub models: BTreeMap<String, ModelConfig>,
 }
@@ -50,6 +53,8 @@ impl Default for Config {
             operator_tokens: Secrets::default(),
             limits: Limits::default(),
             timeouts: Timeouts::default(),
+            #[cfg(feature = "nats")]
+            nats: None,
             models: BTreeMap::new(),
         }
     }
@@ -84,6 +89,10 @@ impl Config {
         if let Some(tokens) = variable("KV_GATEWAY_OPERATOR_TOKENS") {
             self.operator_tokens = Secrets::of_list(&tokens);
         }
+        #[cfg(feature = "nats")]
+        if let Some(url) = variable("KV_GATEWAY_NATS_URL") {
+            self.nats = Some(self.nats.take().unwrap_or_default().urls([url]));
+        }
         if let Some(key) = variable("KV_GATEWAY_ENGINE_KEY") {
             let engines = self
                 .models
@@ -91,6 +100,15 @@ impl Config {
                 .flat_map(|model| &mut model.engines);
             engines.for_each(|engine| engine.api_key = Some(Secret::from(key.clone())));
         }
+    }
+
+    /// Who tells the engines' load.
+    pub(crate) fn told_by(&self) -> ToldBy {
+        #[cfg(feature = "nats")]
+        if self.nats.is_some() {
+            return ToldBy::Agents;
+        }
+        ToldBy::Pages
     }
 
     /// Whether a gateway can start with it.
@@ -111,6 +129,18 @@ impl Config {
         let mut ids = BTreeSet::new();
         for (name, model) in &self.models {
             model.check(name)?;
+            if self.told_by() == ToldBy::Agents && model.policy == Policy::RoundRobin {
+                let key = format!("models.{name}.policy");
+                return Err(ConfigError::out_of_bounds(
+                    key,
+                    "round-robin",
+                    "load with [nats]",
+                ));
+            }
+            #[cfg(feature = "nats")]
+            if let Some(nats) = &self.nats {
+                crate::nats::config_of(nats, name)?;
+            }
             for engine in &model.engines {
                 if !ids.insert(engine.id) {
                     let key = format!("models.{name}.engines.id");
@@ -124,6 +154,16 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Who tells the engines' load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ToldBy {
+    /// Their own pages, read here.
+    Pages,
+    /// Agents beside them, over NATS.
+    #[cfg_attr(not(feature = "nats"), allow(dead_code))]
+    Agents,
 }
 
 #[cfg(test)]

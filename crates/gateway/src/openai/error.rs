@@ -32,6 +32,9 @@ pub(crate) enum ApiError {
     /// 408: the client took too long to send it.
     #[error("the request did not arrive within {0:?}")]
     Slow(Duration),
+    /// 409: agents tell the load of this model's engines.
+    #[error("agents tell the load of this engine")]
+    ToldByAgents,
     /// 413: over the limit, in bytes.
     #[error("the body is longer than {0} bytes")]
     TooLarge(usize),
@@ -85,6 +88,7 @@ impl ApiError {
             Self::UnknownModel(_) => (INVALID, "model_not_found"),
             Self::NotFound(_) => (INVALID, "not_found"),
             Self::MethodNotAllowed => (INVALID, "method_not_allowed"),
+            Self::ToldByAgents => (INVALID, "told_by_agents"),
             Self::Slow(_) => (INVALID, "request_timeout"),
             Self::TooLarge(_) => (INVALID, "request_too_large"),
             Self::Busy => (OVERLOADED, "engines_busy"),
@@ -110,6 +114,7 @@ impl ResponseError for ApiError {
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::UnknownModel(_) | Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::ToldByAgents => StatusCode::CONFLICT,
             Self::Slow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Busy | Self::TooMany => StatusCode::TOO_MANY_REQUESTS,

@@ -1,5 +1,7 @@
 //! `kv-gateway`: see the crate's README.
 
+#[cfg(feature = "nats")]
+mod agent;
 mod engine;
 
 use std::{
@@ -12,8 +14,9 @@ use std::{
     time::Duration,
 };
 
+use actix_kv_metrics::FlushReport;
 use clap::{Args, Parser, Subcommand};
-use kv_gateway::{Demo, Gateway, config::Config};
+use kv_gateway::{Closed, Demo, Gateway, config::Config};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_util::MetricKindMask;
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,6 +45,10 @@ struct GatewayOptions {
     /// Where to listen, whatever the settings say.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// Hear the engines' load from agents, through this NATS server, whatever the settings say.
+    #[cfg(feature = "nats")]
+    #[arg(long, value_name = "URL", conflicts_with = "demo")]
+    nats: Option<String>,
     /// Reads and checks the settings, and ends.
     #[arg(long)]
     check: bool,
@@ -51,6 +58,9 @@ struct GatewayOptions {
 enum Command {
     /// Runs one simulated engine, to try a gateway with.
     Engine(EngineOptions),
+    /// Reads the engines' pages, and tells gateways over NATS: stands beside the engines.
+    #[cfg(feature = "nats")]
+    Agent(agent::AgentOptions),
 }
 
 #[actix_web::main]
@@ -74,6 +84,8 @@ async fn main() -> ExitCode {
 async fn run(options: Options) -> Result<ExitCode, Box<dyn Error>> {
     match options.command {
         Some(Command::Engine(options)) => engine(options).await,
+        #[cfg(feature = "nats")]
+        Some(Command::Agent(options)) => agent::agent(options).await,
         None => gateway(options.gateway).await,
     }
 }
@@ -87,6 +99,10 @@ async fn gateway(options: GatewayOptions) -> Result<ExitCode, Box<dyn Error>> {
     };
     if let Some(listen) = options.listen {
         config.listen = listen;
+    }
+    #[cfg(feature = "nats")]
+    if let Some(url) = &options.nats {
+        config.nats = Some(config.nats.unwrap_or_default().urls([url.as_str()]));
     }
     if options.check {
         say_line(format_args!("the settings are good"));
@@ -106,7 +122,7 @@ async fn gateway(options: GatewayOptions) -> Result<ExitCode, Box<dyn Error>> {
     })
 }
 
-fn read(path: &Path) -> Result<Config, Box<dyn Error>> {
+pub(crate) fn read(path: &Path) -> Result<Config, Box<dyn Error>> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
     let config = Config::from_toml(&text, |name| std::env::var(name).ok());
@@ -143,25 +159,21 @@ pub(crate) async fn told_to_stop() -> io::Result<()> {
 }
 
 /// Whether everything ended well.
-fn say(closed: &kv_gateway::Closed) -> bool {
+fn say(closed: &Closed) -> bool {
     if closed.broken_off > 0 {
         complain(format_args!(
             "{} requests were broken off",
             closed.broken_off
         ));
     }
-    let missed = closed
-        .flushed
-        .iter()
-        .filter(|(_, report)| !report.is_complete());
-    for (model, report) in missed {
-        complain(format_args!("{model}: {report}"));
-    }
-    closed.broken_off == 0
-        && closed
-            .flushed
-            .iter()
-            .all(|(_, report)| report.is_complete())
+    say_missed(&closed.flushed) && closed.broken_off == 0
+}
+
+/// Whether nothing is missing.
+pub(crate) fn say_missed(flushed: &[(String, FlushReport)]) -> bool {
+    let missed = flushed.iter().filter(|(_, report)| !report.is_complete());
+    let said = missed.map(|(model, report)| complain(format_args!("{model}: {report}")));
+    said.count() == 0
 }
 
 /// From an idle engine with everything cached to a long prompt behind others.
