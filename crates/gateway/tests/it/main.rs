@@ -3,6 +3,7 @@
 mod abuse;
 mod client;
 mod demo;
+mod deploy;
 mod engine;
 mod failures;
 mod fleet;
