@@ -232,7 +232,7 @@ impl Model {
         Ok(Place::ByLoad(selection))
     }
 
-    /// From here on the engine gets no more requests, or does so again.
+    /// Once it returns the engine gets no more requests, or does so again.
     ///
     /// # Errors
     ///
@@ -251,6 +251,9 @@ impl Model {
                 drained.push(id.0.into());
                 drained.extend(ranks.filter(|rank| rank.rank() > 0));
             }
+        } else {
+            // Until the router knows.
+            self.kv.flush(FLUSH).await;
         }
         Ok(())
     }
@@ -281,3 +284,6 @@ impl Model {
         }
     }
 }
+
+/// A router of the same process hears at once.
+const FLUSH: Duration = Duration::from_secs(1);
