@@ -68,7 +68,8 @@ impl ScraperConfig {
         self
     }
 
-    /// The engine leaves after so long without a good page. `None`: three times `every`.
+    /// The engine leaves after so long without a good page. `None`: three times `every`. Less than twice would have one leave that only
+    /// took its time between two readings.
     #[must_use]
     pub fn leave_after(mut self, after: Option<Duration>) -> Self {
         self.leave_after = after;
@@ -110,12 +111,16 @@ impl ScraperConfig {
         };
         for (field, value, least) in [
             ("every", self.every, SHORTEST),
-            ("leave_after", self.longest_silence(), self.every),
+            (
+                "leave_after",
+                self.longest_silence(),
+                self.every.saturating_mul(2),
+            ),
             ("page_timeout", self.page_timeout, SHORTEST),
         ] {
             if value < least || value > LONGEST {
                 let bound = match field {
-                    "leave_after" => "`every` to 1 day",
+                    "leave_after" => "2 × `every` to 1 day",
                     _ => "10ms to 1 day",
                 };
                 return error(field, format!("{value:?}"), bound);
@@ -133,3 +138,58 @@ const SHORTEST: Duration = Duration::from_millis(10);
 
 /// No clock overflows.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(config: &ScraperConfig) -> Option<String> {
+        config.check().err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_engine_is_not_given_up_between_two_readings() {
+        let ms = Duration::from_millis;
+        let config = ScraperConfig::new("http://x", EngineKind::Vllm).every(ms(100));
+        assert_eq!(error(&config), None);
+        let less = config.clone().leave_after(Some(ms(199)));
+        assert_eq!(
+            error(&less).as_deref(),
+            Some("leave_after is 199ms, but must be 2 × `every` to 1 day")
+        );
+        assert_eq!(error(&config.leave_after(Some(ms(200)))), None);
+    }
+
+    #[test]
+    fn each_setting_out_of_its_bounds_is_named() {
+        let config = || ScraperConfig::new("http://x/metrics", EngineKind::Vllm);
+        for (config, expected) in [
+            (
+                ScraperConfig::new("https://x", EngineKind::Vllm),
+                "url is https://x, but must be http://host[:port]/path",
+            ),
+            (
+                config().every(Duration::ZERO),
+                "every is 0ns, but must be 10ms to 1 day",
+            ),
+            (
+                config().every(Duration::MAX),
+                "every is 18446744073709551615.999999999s, but must be 10ms to 1 day",
+            ),
+            (
+                config().leave_after(Some(Duration::MAX)),
+                "leave_after is 18446744073709551615.999999999s, but must be 2 × `every` to 1 day",
+            ),
+            (
+                config().page_timeout(Duration::from_millis(9)),
+                "page_timeout is 9ms, but must be 10ms to 1 day",
+            ),
+            (
+                config().page_bytes(0),
+                "page_bytes is 0, but must be at least 1",
+            ),
+        ] {
+            assert_eq!(error(&config).as_deref(), Some(expected));
+        }
+    }
+}

@@ -102,7 +102,7 @@ pub struct ScrapeConfig {
     /// From the start of one reading to the start of the next.
     #[serde(with = "humantime_serde")]
     pub every: Duration,
-    /// An engine leaves after so long without a good page; default three times `every`.
+    /// An engine leaves after so long without a good page, at least twice `every`; default three times.
     #[serde(with = "humantime_serde")]
     pub leave_after: Option<Duration>,
 }
@@ -175,12 +175,14 @@ impl ModelConfig {
                 "10ms to 1h",
             );
         }
-        if self
-            .scrape
-            .leave_after
-            .is_some_and(|after| after < self.scrape.every)
+        if let Some(after) = self.scrape.leave_after
+            && !(self.scrape.every * 2..=DAY).contains(&after)
         {
-            return out("scrape.leave_after", &"less", "at least scrape.every");
+            return out(
+                "scrape.leave_after",
+                &format!("{after:?}"),
+                "2 × scrape.every to 1 day",
+            );
         }
         if self.prefix.expires_after.is_zero() {
             return out("prefix.expires_after", &"0s", "more than 0s");
@@ -216,6 +218,9 @@ impl EngineConfig {
         }
     }
 }
+
+/// As long as a scraper may wait.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn block_tokens() -> NonZeroU32 {
     const SIXTEEN: NonZeroU32 = NonZeroU32::new(16).unwrap();

@@ -89,6 +89,26 @@ fn settings_of_engines_are_checked() {
 }
 
 #[test]
+fn an_engine_is_given_up_after_two_readings_at_the_soonest() {
+    let leave_after = |after: &str| {
+        read(&format!(
+            "{SMALL}scrape = {{ every = \"250ms\", leave_after = \"{after}\" }}"
+        ))
+        .err()
+    };
+    let error = |value| {
+        let bound = "must be 2 × scrape.every to 1 day";
+        Some(format!(
+            "models.tiny.scrape.leave_after is {value}, but {bound}"
+        ))
+    };
+    assert_eq!(leave_after("499ms"), error("499ms"));
+    assert_eq!(leave_after("500ms"), None);
+    assert_eq!(leave_after("1day"), None);
+    assert_eq!(leave_after("25h"), error("90000s"));
+}
+
+#[test]
 fn secrets_of_the_environment_replace_those_of_the_file_and_are_never_shown() {
     let variable = |name: &str| match name {
         "KV_GATEWAY_CLIENT_TOKENS" => Some("a, b,".to_owned()),
